@@ -1,0 +1,1 @@
+"""The configuration that ships with himori: Hydra groups, one option a file."""

@@ -1,0 +1,184 @@
+"""The leader of the whole job, in rank 0's supervisor: calls the roll, starts all ranks, decides how the run ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+
+from launchers.ending import decide, describe, first_failure
+from launchers.messages import (
+    Bye,
+    Drained,
+    Exited,
+    Hello,
+    Message,
+    NodeReady,
+    Peer,
+    Signalled,
+    Start,
+    Stop,
+    StopCause,
+)
+from launchers.task import Task
+from pipeline.types import End, RankExit
+
+HANDSHAKE_S = 10.0
+SIGNAL_SETTLE_S = 0.5
+"""After a signal from outside, how long a rank's own failure may still be on its way."""
+FINISH_SPREAD_S = 300.0
+"""How long ranks may go on once another one has finished."""
+
+
+class JobHub:
+    """Talks to the leaders of all nodes over TCP; everything it decides goes through one inbox."""
+
+    def __init__(self, task: Task, *, token: str, grace_s: float, cancel_asked: Callable[[], bool]) -> None:
+        self._task = task
+        self._token = token
+        self._grace_s = grace_s
+        self._cancel_asked = cancel_asked
+        self._inbox: asyncio.Queue[tuple[Peer, Message | None]] = asyncio.Queue()
+        self._nodes: dict[int, tuple[NodeReady, Peer]] = {}
+        self._exits: dict[int, RankExit] = {}
+        self._drained: set[int] = set()
+        self._signalled: Signalled | None = None
+        self._lost: str | None = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection of a node's leader; a stranger is let go after the handshake."""
+        peer = Peer(reader, writer)
+        try:
+            greeting = await asyncio.wait_for(peer.receive(), HANDSHAKE_S)
+        except TimeoutError:
+            greeting = None
+        if not (isinstance(greeting, Hello) and greeting.token == self._token):
+            await peer.close()
+            return
+        peer.send(greeting)
+        while (message := await peer.receive()) is not None:
+            await self._inbox.put((peer, message))
+        await self._inbox.put((peer, None))
+
+    async def run(self, *, address: str, port: int, roll_call_s: float) -> End:
+        """From the roll call to the decision; all workers are gone when it returns."""
+        stop = await self._call_roll(roll_call_s)
+        if stop is None:
+            self._broadcast(Start(address=address, port=port))
+            stop = await self._watch()
+        if stop is not None:
+            self._broadcast(stop)
+            await self._drain()
+        return decide(list(self._exits.values()), stop, ranks=self._task.ranks, now=time.time())
+
+    def dismiss(self, exit_code: int) -> None:
+        """Lets all supervisors go."""
+        self._broadcast(Bye(exit_code=exit_code))
+
+    # ----------------------------------------------------------------- stages
+
+    async def _call_roll(self, timeout_s: float) -> Stop | None:
+        deadline = time.monotonic() + timeout_s
+        while not self._all_present():
+            if not await self._take_one(deadline - time.monotonic()):
+                return Stop(cause=StopCause.not_complete, message=self._missing(timeout_s))
+            if self._signalled:
+                return await self._stop_for_signal(self._signalled)
+        return None
+
+    async def _watch(self) -> Stop | None:
+        """Until all ranks have finished (None) or the run has to be ended."""
+        deadline = float("inf")
+        while len(self._exits) < self._task.ranks:
+            if not await self._take_one(deadline - time.monotonic()):
+                left = sorted(set(range(self._task.ranks)) - set(self._exits))
+                message = f"ranks {_listed(left)} still ran {FINISH_SPREAD_S:g} s after another one had finished"
+                return Stop(cause=StopCause.rank_failed, message=message)
+            stop = await self._reason_to_stop()
+            if stop:
+                return stop
+            if self._exits:
+                deadline = min(deadline, time.monotonic() + FINISH_SPREAD_S)
+        return None
+
+    async def _drain(self) -> None:
+        """Waits until every node that is still there has ended its workers."""
+        deadline = time.monotonic() + self._grace_s + 5
+        while not set(self._nodes) <= self._drained:
+            if not await self._take_one(deadline - time.monotonic()):
+                return
+
+    async def _reason_to_stop(self) -> Stop | None:
+        failed = first_failure(list(self._exits.values()))
+        if failed:
+            cause = StopCause.rank_lost if failed.exit_code is failed.signal is None else StopCause.rank_failed
+            return Stop(cause=cause, message=describe(failed))
+        if self._lost:
+            return Stop(cause=StopCause.node_lost, message=self._lost)
+        if self._signalled:
+            return await self._stop_for_signal(self._signalled)
+        return None
+
+    async def _stop_for_signal(self, signalled: Signalled) -> Stop:
+        deadline = time.monotonic() + SIGNAL_SETTLE_S
+        while await self._take_one(deadline - time.monotonic()):
+            failed = first_failure(list(self._exits.values()))
+            if failed:  # the signal was the scheduler's answer to it
+                return Stop(cause=StopCause.rank_failed, message=describe(failed))
+        name = signal.Signals(signalled.signal).name
+        if self._cancel_asked():
+            return Stop(cause=StopCause.cancelled, message="cancelled through himori")
+        if self._task.end_time is not None and time.time() >= self._task.end_time - 1:
+            return Stop(cause=StopCause.timeout, message=f"the time limit was reached ({name})")
+        return Stop(cause=StopCause.cancelled, message=f"ended from outside by {name} (scancel or preemption)")
+
+    # ----------------------------------------------------------------- inbox
+
+    async def _take_one(self, timeout_s: float) -> bool:
+        """Takes one message into account; False when none came in time."""
+        try:
+            limit = None if timeout_s == float("inf") else max(0.0, timeout_s)
+            peer, message = await asyncio.wait_for(self._inbox.get(), limit)
+        except TimeoutError:
+            return False
+        match message:
+            case NodeReady() as ready:
+                self._nodes[ready.node_rank] = (ready, peer)
+            case Exited(exit=seen):
+                self._exits.setdefault(seen.rank, seen)
+            case Drained(node_rank=node_rank):
+                self._drained.add(node_rank)
+            case Signalled() as signalled:
+                self._signalled = self._signalled or signalled
+            case None:
+                self._note_lost(peer)
+            case _:
+                pass
+        return True
+
+    def _note_lost(self, peer: Peer) -> None:
+        for node_rank, (ready, known) in list(self._nodes.items()):
+            if known is peer:
+                del self._nodes[node_rank]
+                if node_rank not in self._drained:
+                    ranks = _listed(ready.ranks)
+                    self._lost = f"lost contact with node {ready.node} and its ranks {ranks}"
+
+    def _broadcast(self, message: Message) -> None:
+        for _, peer in self._nodes.values():
+            peer.send(message)
+
+    def _all_present(self) -> bool:
+        return sum(len(ready.ranks) for ready, _ in self._nodes.values()) == self._task.ranks
+
+    def _missing(self, timeout_s: float) -> str:
+        present = {rank for ready, _ in self._nodes.values() for rank in ready.ranks}
+        missing = _listed(sorted(set(range(self._task.ranks)) - present))
+        nodes = ", ".join(f"{ready.node}: {_listed(ready.ranks)}" for ready, _ in self._nodes.values()) or "none"
+        return f"ranks {missing} did not report within {timeout_s:g} s (there: {nodes}); see `himori logs`"
+
+
+def _listed(ranks: list[int] | tuple[int, ...]) -> str:
+    shown = ", ".join(str(rank) for rank in ranks[:16])
+    return shown + (f" and {len(ranks) - 16} more" if len(ranks) > 16 else "")

@@ -1,0 +1,60 @@
+"""The first process of a local run: writes the handle, lets submitit start the tasks, waits for their end.
+
+`python -P -m launchers.local_session RUN_DIR`, started by the job script in a session of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import submitit
+
+from launchers.dispatch import start_supervisor
+from launchers.local import boot_id, read_process
+from pipeline.rundir import RunDir, write_json
+from pipeline.submission import logs_folder, python_command
+from pipeline.types import Handle, LauncherKind, Submission
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the last attempt of a run on this machine."""
+    run = RunDir(Path((argv or sys.argv[1:])[0]))
+    submission = run.read_submission()
+    # The supervisors end a run that was told to stop; a handler, unlike "ignore", is not inherited by them.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    write_json(run.attempt(submission.attempt).handle_file, _own_handle(run, submission))
+    executor = submitit.LocalExecutor(
+        folder=logs_folder(submission), max_num_timeout=0, python=python_command(submission)
+    )
+    executor.update_parameters(
+        tasks_per_node=submission.ranks_per_node,
+        timeout_min=submission.time_limit_min,
+        gpus_per_node=run.read_plan().gpus_per_node,
+        stderr_to_stdout=True,
+    )
+    executor.submit(start_supervisor, submission.run_dir).wait()
+    return 0
+
+
+def _own_handle(run: RunDir, submission: Submission) -> Handle:
+    own = read_process(os.getpid())
+    assert own is not None
+    return Handle(
+        run_id=run.run_id,
+        attempt=submission.attempt,
+        launcher=LauncherKind.local,
+        job_id=str(own.session),
+        submitted_at=time.time(),
+        boot_id=boot_id(),
+        start_ticks=own.start_ticks,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

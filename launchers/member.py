@@ -1,0 +1,126 @@
+"""The supervisor of one rank: reports to its node's leader, runs the worker when told, ends it when told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from launchers.ending import shell_code
+from launchers.messages import LINE_LIMIT_BYTES, Bye, Exited, Hello, LogLine, Peer, Signalled, Start, Stop
+from launchers.task import Task
+from launchers.worker_environment import merged, worker_variables
+from launchers.worker_process import WorkerProcess
+from pipeline.errors import ClusterError
+from pipeline.types import RankExit
+
+LEADER_POLL_S = 0.05
+
+
+class Member:
+    """One rank. `master` is rank 0's already listening socket for the ranks' own rendezvous."""
+
+    def __init__(self, task: Task, *, run_dir: Path, attempt: int, token: str, grace_s: float) -> None:
+        self._task = task
+        self._run_dir = run_dir
+        self._attempt = attempt
+        self._token = token
+        self._grace_s = grace_s
+        self._peer: Peer | None = None
+        self._worker: WorkerProcess | None = None
+        self._stop_asked = asyncio.Event()
+
+    async def run(
+        self, leader_socket: Path, *, master: Callable[[], socket.socket | None], connect_timeout_s: float
+    ) -> int:
+        """The whole life of the rank; the exit code for its task."""
+        peer = self._peer = await _connect(leader_socket, connect_timeout_s)
+        peer.send(
+            Hello(
+                token=self._token,
+                rank=self._task.rank,
+                local_rank=self._task.local_rank,
+                cpus=tuple(sorted(os.sched_getaffinity(0))),
+            )
+        )
+        watch: asyncio.Task[RankExit] | None = None
+        code: int | None = None
+        while code is None:
+            match await peer.receive():
+                case Start() as start if watch is None and not self._stop_asked.is_set():
+                    self._worker = await self._start_worker(start, leader_socket, master())
+                    watch = asyncio.create_task(self._watch(self._worker))
+                case Stop():
+                    await self._end_worker()
+                case Bye(exit_code=job_code):
+                    code = job_code
+                case None:  # the node's leader is gone: nobody is left who could tell us anything
+                    code = 1
+                case _:
+                    pass
+        await self._end_worker()
+        seen = await watch if watch else None
+        await peer.close()
+        return _task_code(seen, code)
+
+    def signalled(self, number: int) -> None:
+        """This task was told from outside to end; the job's leader decides what that means."""
+        if self._peer is not None:
+            self._peer.send(Signalled(rank=self._task.rank, signal=number))
+
+    async def _start_worker(self, start: Start, events: Path, master: socket.socket | None) -> WorkerProcess:
+        threads = max(1, len(os.sched_getaffinity(0)) // self._task.local_ranks)
+        variables = worker_variables(
+            self._task,
+            start,
+            attempt=self._attempt,
+            events=events,
+            threads=threads,
+            listen_fd=master.fileno() if master else None,
+        )
+        argv = [sys.executable, "-P", "-u", "-m", "pipeline.training", str(self._run_dir)]
+        inherited = [master.fileno()] if master else []
+        worker = await WorkerProcess.start(
+            argv, merged(os.environ, variables), cpus=(), inherited=inherited, on_line=self._on_line
+        )
+        if master:
+            master.close()  # the worker's now; were it ours too, a dead rank 0 would look alive to the others
+        return worker
+
+    def _on_line(self, text: str) -> None:
+        if self._peer is not None:
+            self._peer.send(LogLine(rank=self._task.rank, text=text))
+
+    async def _watch(self, worker: WorkerProcess) -> RankExit:
+        seen = await worker.wait(rank=self._task.rank, node=self._task.node)
+        if self._peer is not None:
+            self._peer.send(Exited(exit=seen))
+        return seen
+
+    async def _end_worker(self) -> None:
+        self._stop_asked.set()
+        if self._worker is not None:
+            await self._worker.stop(self._grace_s)
+
+
+def _task_code(seen: RankExit | None, job_code: int) -> int:
+    """A rank that failed by itself keeps its own code; all others end as the job does."""
+    failed = seen is not None and seen.exit_code != 0 and not seen.stopped
+    return shell_code(seen) if failed and seen is not None else job_code
+
+
+async def _connect(leader_socket: Path, timeout_s: float) -> Peer:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        try:
+            return Peer(*await asyncio.open_unix_connection(str(leader_socket), limit=LINE_LIMIT_BYTES))
+        except OSError as error:
+            if loop.time() > deadline:
+                raise ClusterError(
+                    f"the leader of this node did not open {leader_socket} within {timeout_s:g} s"
+                ) from error
+        await asyncio.sleep(LEADER_POLL_S)

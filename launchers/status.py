@@ -1,0 +1,187 @@
+"""The state of a run as a person would call it, from its directory first and from its scheduler where that is silent.
+
+A run whose supervisors could not say goodbye is given its end here, once: that is the reaper.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import cattrs
+
+from launchers.ending import decide_afterwards
+from launchers.launcher import launcher_for
+from launchers.messages import Stop
+from launchers.view import JobPhase, JobView
+from pipeline.errors import RunDirError
+from pipeline.rundir import AttemptDir, RunDir, from_jsonable, write_json
+from pipeline.tracking.journal import Event, read_events
+from pipeline.types import End, Handle, LauncherKind, RankExit, RunState
+
+Kind = TypeVar("Kind")
+
+SETTLE_S = 10.0
+"""How long after a job is over its own last files may still be on their way through the file system."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunStatus:
+    """One run, now."""
+
+    run: RunDir
+    state: RunState
+    message: str
+    handle: Handle | None
+    end: End | None
+    reaped: bool = False
+    """Its end was found out just now; its MLflow run doesn't know yet."""
+
+
+def run_status(run: RunDir) -> RunStatus:
+    """The state of one run."""
+    return run_statuses([run])[0]
+
+
+def run_statuses(runs: Sequence[RunDir]) -> list[RunStatus]:
+    """The states of many runs; each scheduler is asked once."""
+    known = {run.run_id: _from_files(run) for run in runs}
+    open_handles = [status.handle for status in known.values() if status and status.handle and not status.end]
+    views = _views(open_handles)
+    return [_with_scheduler(run, known[run.run_id], views) for run in runs]
+
+
+def progress(attempt: AttemptDir) -> dict[str, float]:
+    """The newest value of each metric of an attempt, and its `step`; empty before the first step."""
+    newest: dict[str, float] = {}
+    for event in journal_events(attempt):
+        if event.kind == "metrics":
+            values, step = event.data["values"], event.data["step"]
+            assert isinstance(values, dict)
+            assert isinstance(step, int | float)
+            newest |= values | {"step": float(step)}
+    return newest
+
+
+def journal_events(attempt: AttemptDir) -> list[Event]:
+    """All events of an attempt, in the order of their times."""
+    events: list[Event] = []
+    for path in sorted(attempt.journal_dir.glob("*.jsonl")):
+        offset = -1
+        chunk = read_events(path)
+        while chunk.offset != offset:
+            events += chunk.events
+            offset = chunk.offset
+            chunk = read_events(path, offset)
+    return sorted(events, key=lambda event: event.time)
+
+
+# --------------------------------------------------------------------------- files, then scheduler
+
+
+def _from_files(run: RunDir) -> RunStatus | None:
+    """What the directory says; None when the attempt can't be read as one of ours."""
+    attempt = run.last_attempt()
+    if attempt is None:
+        return RunStatus(run=run, state=RunState.prepared, message="nothing was submitted", handle=None, end=None)
+    try:
+        handle, end = attempt.read_handle(), attempt.read_end()
+    except RunDirError as error:
+        return RunStatus(run=run, state=RunState.unknown, message=str(error), handle=None, end=None)
+    if end:
+        return RunStatus(run=run, state=end.state, message=end.message, handle=handle, end=end)
+    return RunStatus(run=run, state=RunState.prepared, message="", handle=handle, end=None)
+
+
+def _views(handles: Sequence[Handle]) -> dict[tuple[LauncherKind, str], JobView]:
+    views: dict[tuple[LauncherKind, str], JobView] = {}
+    for kind in LauncherKind:
+        mine = [handle for handle in handles if handle.launcher is kind]
+        if mine:
+            views |= {(kind, job_id): view for job_id, view in launcher_for(kind).view(mine).items()}
+    return views
+
+
+def _with_scheduler(run: RunDir, status: RunStatus | None, views: dict[tuple[LauncherKind, str], JobView]) -> RunStatus:
+    assert status is not None
+    if status.end or status.state is RunState.unknown or run.last_attempt() is None:
+        return status
+    if status.handle is None:
+        return _unsubmitted(run)
+    view = views[(status.handle.launcher, status.handle.job_id)]
+    return _open(run, status.handle, view)
+
+
+def _open(run: RunDir, handle: Handle, view: JobView) -> RunStatus:
+    """A run whose directory knows no end."""
+    attempt = run.attempt(handle.attempt)
+    started = any(attempt.journal_dir.glob("*.jsonl"))
+    match view.phase:
+        case JobPhase.held:
+            message = f"job {handle.job_id} is held: {view.detail}; `himori cancel` it or `scontrol release` it"
+            return RunStatus(run=run, state=RunState.held, message=message, handle=handle, end=None)
+        case JobPhase.pending:
+            return RunStatus(
+                run=run, state=RunState.queued, message=f"waits in the queue: {view.detail}", handle=handle, end=None
+            )
+        case JobPhase.running:
+            message = "training" if started else "starting"
+            return RunStatus(run=run, state=RunState.running, message=message, handle=handle, end=None)
+        case JobPhase.unknown:
+            message = "the scheduler did not answer or has forgotten the job; ask again"
+            return RunStatus(run=run, state=RunState.unknown, message=message, handle=handle, end=None)
+        case JobPhase.over:
+            return _reap(run, attempt, handle, view.word)
+
+
+def _reap(run: RunDir, attempt: AttemptDir, handle: Handle, word: str) -> RunStatus:
+    """Gives a run that is over its end, unless it wrote one in the meantime."""
+    end = attempt.read_end() or _wait_for_end(attempt)
+    if end:
+        return RunStatus(run=run, state=end.state, message=end.message, handle=handle, end=end)
+    events = journal_events(attempt)
+    end = decide_afterwards(
+        _of_kind(events, "exit", RankExit),
+        _of_kind(events, "stop", Stop),
+        word,
+        cancel_asked=attempt.cancel_file.exists(),
+        ranks=run.read_plan().layout.ranks,
+        now=time.time(),
+    )
+    write_json(attempt.end_file, end)
+    return RunStatus(run=run, state=end.state, message=end.message, handle=handle, end=end, reaped=True)
+
+
+def _wait_for_end(attempt: AttemptDir) -> End | None:
+    """A network file system may show a file seconds after the job that wrote it is over."""
+    newest = max((path.stat().st_mtime for path in attempt.journal_dir.glob("*.jsonl")), default=0.0)
+    while time.time() - newest < SETTLE_S:
+        time.sleep(0.5)
+        end = attempt.read_end()
+        if end:
+            return end
+    return None
+
+
+def _of_kind(events: Sequence[Event], kind: str, into: type[Kind]) -> list[Kind]:
+    found = []
+    for event in events:
+        if event.kind == kind:
+            try:
+                found.append(from_jsonable(event.data, into))
+            except cattrs.BaseValidationError:
+                continue  # written by another version: it can't tell us how it ended
+    return found
+
+
+def _unsubmitted(run: RunDir) -> RunStatus:
+    """A run without a handle: its submission was cut short, or is under way."""
+    submission = run.read_submission() if run.submission_file.exists() else None
+    job_id = launcher_for(submission.launcher).find(submission) if submission else None
+    if job_id:
+        message = f"its submission was cut short: job {job_id} is held and will not start; `himori cancel` removes it"
+        return RunStatus(run=run, state=RunState.held, message=message, handle=None, end=None)
+    message = "its submission was cut short before it reached the scheduler; nothing was started"
+    return RunStatus(run=run, state=RunState.prepared, message=message, handle=None, end=None)

@@ -1,0 +1,159 @@
+"""The supervisor: one process a rank, without torch and mlflow, that starts the worker and outlives it.
+
+`python -P -m launchers.supervisor RUN_DIR`, started by the dispatcher in every task of the job step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from launchers import shim
+from launchers.job_hub import JobHub
+from launchers.member import Member
+from launchers.messages import LINE_LIMIT_BYTES
+from launchers.node_files import NodeFiles
+from launchers.node_hub import NodeHub
+from launchers.ports import candidate_ports, job_token, listen, node_socket_path
+from launchers.task import Task, read_task
+from pipeline.errors import ClusterError, HimoriError
+from pipeline.rundir import AttemptDir, RunDir, write_json
+from pipeline.types import Experiment, RunState
+
+HANDLE_WAIT_S = 30.0
+SYNC_NICE = 10
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Supervises the task this process is; the exit code of the task."""
+    run = RunDir(Path((argv or sys.argv[1:])[0]))
+    return_code = 1
+    try:
+        # A task whose launcher vanishes must not go on alone.
+        shim.die_with_parent(signal.SIGTERM)
+        task = read_task(os.environ)
+        attempt = _confirmed_attempt(run, task)
+        return_code = asyncio.run(Supervisor(run, attempt, task).run())
+    except* HimoriError as errors:
+        for error in errors.exceptions:
+            print(f"himori: {error}", file=sys.stderr, flush=True)
+    return return_code
+
+
+def _confirmed_attempt(run: RunDir, task: Task) -> AttemptDir:
+    """The attempt this job is; a job whose submission was never completed must not train."""
+    deadline = time.monotonic() + HANDLE_WAIT_S
+    while time.monotonic() < deadline:
+        attempt = run.last_attempt()
+        handle = attempt.read_handle() if attempt else None
+        if attempt and handle:
+            expected = handle.job_id if task.launcher is handle.launcher else None
+            if task.launcher.name == "slurm" and expected != task.job_id:
+                raise ClusterError(f"run {run.run_id} belongs to job {expected}, this is job {task.job_id}")
+            return attempt
+        time.sleep(0.2)
+    raise ClusterError(f"run {run.run_id} was never submitted completely; cancel this job and submit again")
+
+
+class Supervisor:
+    """One task's roles: always a member, a node's leader in the node's first task, the job's leader in rank 0."""
+
+    def __init__(self, run: RunDir, attempt: AttemptDir, task: Task) -> None:
+        self._run = run
+        self._attempt = attempt
+        self._task = task
+        self._experiment: Experiment = run.read_experiment()
+        self._token = job_token(run.run_id, attempt.number, task.job_id)
+        self._ports = candidate_ports(self._token)
+        self._master: socket.socket | None = None
+
+    async def run(self) -> int:
+        """Plays all roles of this task to their end."""
+        cluster, task = self._experiment.cluster, self._task
+        socket_path = node_socket_path(self._token)
+        member = Member(
+            task, run_dir=self._run.path, attempt=self._attempt.number, token=self._token, grace_s=cluster.stop_grace_s
+        )
+        _on_signals(member.signalled)
+        timeout_s = cluster.rendezvous_timeout_s
+        async with asyncio.TaskGroup() as roles:
+            if task.is_node_leader:
+                roles.create_task(self._lead_node(socket_path, timeout_s))
+            if task.is_job_leader:
+                roles.create_task(self._lead_job(timeout_s))
+            rank = roles.create_task(member.run(socket_path, master=lambda: self._master, connect_timeout_s=timeout_s))
+        return rank.result()
+
+    async def _lead_node(self, socket_path: Path, timeout_s: float) -> None:
+        files = NodeFiles(self._attempt, self._task.node)
+        hub = NodeHub(self._task, token=self._token, files=files, grace_s=self._experiment.cluster.stop_grace_s)
+        try:
+            await hub.run(socket_path, ports=self._ports, timeout_s=timeout_s)
+        finally:
+            files.close(timeout_s=10)
+            with contextlib.suppress(OSError):
+                socket_path.parent.rmdir()
+
+    async def _lead_job(self, timeout_s: float) -> None:
+        task = self._task
+        listener, _ = listen(self._ports, loopback=task.nodes == 1)
+        self._master, port = listen(self._ports, loopback=task.nodes == 1)
+        hub = JobHub(
+            task,
+            token=self._token,
+            grace_s=self._experiment.cluster.stop_grace_s,
+            cancel_asked=self._attempt.cancel_file.exists,
+        )
+        server = await asyncio.start_server(hub.serve, sock=listener, limit=LINE_LIMIT_BYTES)
+        syncer = await self._start_syncer()
+        try:
+            end = await hub.run(address=task.first_host, port=port, roll_call_s=timeout_s)
+            write_json(self._attempt.end_file, end)
+            code = 0 if end.state is RunState.finished else 1
+            if code == 0:
+                hub.dismiss(code)
+            await self._wait_for_syncer(syncer)
+            # After a failure only now: the first task to leave with an error makes srun end all others.
+            hub.dismiss(code)
+        finally:
+            server.close()
+
+    async def _start_syncer(self) -> asyncio.subprocess.Process:
+        """MLflow's client can block for minutes, so it lives in a process of its own, beside this one only."""
+        self._attempt.logs_dir.mkdir(parents=True, exist_ok=True)
+        options: dict[str, object] = {"death_signal": int(signal.SIGTERM), "nice": SYNC_NICE}
+        argv = [sys.executable, "-P", "-m", "pipeline.tracking.sync", str(self._run.path), "--follow"]
+        with (self._attempt.logs_dir / "sync.log").open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                *shim.command(options, argv),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                process_group=0,
+            )
+
+    async def _wait_for_syncer(self, syncer: asyncio.subprocess.Process) -> None:
+        try:
+            await asyncio.wait_for(syncer.wait(), self._experiment.tracking.finish_timeout_s)
+        except TimeoutError:
+            print("himori: tracking is not complete; `himori sync` finishes it", file=sys.stderr, flush=True)
+            syncer.kill()
+
+
+def _on_signals(told: Callable[[int], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told, int(number))
+    # Slurm's notice before the time limit: there is no checkpoint to write yet, and its default would kill us.
+    loop.add_signal_handler(signal.SIGUSR2, lambda: None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

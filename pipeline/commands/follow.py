@@ -1,0 +1,214 @@
+"""A run as it goes: the live line, then the summary."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from launchers.status import RunStatus, journal_events, run_status
+from pipeline.commands.tracking import sync_quietly
+from pipeline.rundir import RunDir
+from pipeline.tracking.cursor import read_cursor
+from pipeline.tracking.journal import Event, read_events
+from pipeline.tracking.store import store_of
+from pipeline.types import RunState
+
+POLL_S = 0.3
+STATUS_EVERY_S = 2.0
+PLAIN_EVERY_S = 5.0
+"""How often a line is printed where there is no terminal to redraw."""
+
+EXIT_CODES = {RunState.finished: 0, RunState.failed: 5, RunState.timeout: 5, RunState.unknown: 5, RunState.cancelled: 6}
+
+
+def follow(run: RunDir, steps: int) -> int:
+    """Shows a run until it is over; Ctrl-C leaves the run alone. The exit code tells how it ended."""
+    console = Console(highlight=False)
+    try:
+        status = _follow(run, steps, console)
+    except KeyboardInterrupt:
+        console.print(f"\nthe run goes on; `himori logs -f {run.run_id}` follows, `himori cancel {run.run_id}` ends it")
+        return 130
+    if status.reaped:
+        sync_quietly(run)
+    _print_summary(run, status, console)
+    return EXIT_CODES[status.state]
+
+
+def _follow(run: RunDir, steps: int, console: Console) -> RunStatus:
+    view = _Live(console, steps) if console.is_terminal else _Plain(console, steps)
+    reader = _NewEvents(run)
+    with view:
+        status, asked = run_status(run), time.monotonic()
+        while not status.state.is_final:
+            for event in reader.read():
+                view.show(event)
+            view.say(status.message)
+            time.sleep(POLL_S)
+            if time.monotonic() - asked > STATUS_EVERY_S:
+                status, asked = run_status(run), time.monotonic()
+        for event in reader.read():
+            view.show(event)
+    return status
+
+
+class _NewEvents:
+    """Events of the last attempt that were not seen yet."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._offsets: dict[Path, int] = {}
+
+    def read(self) -> list[Event]:
+        """What came since the last call."""
+        attempt = self._run.last_attempt()
+        events: list[Event] = []
+        for path in sorted(attempt.journal_dir.glob("*.jsonl")) if attempt else []:
+            chunk = read_events(path, self._offsets.get(path, 0))
+            self._offsets[path] = chunk.offset
+            events += chunk.events
+        return events
+
+
+class _Live:
+    """One line that is redrawn."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+        )
+        self._steps = steps
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> _Live:
+        self._progress.start()
+        self._task = self._progress.add_task("starting", total=self._steps, numbers="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, message: str) -> None:
+        """What the run is doing while there are no steps yet."""
+        assert self._task is not None
+        if not self._progress.tasks[0].completed:
+            self._progress.update(self._task, description=message)
+
+    def show(self, event: Event) -> None:
+        """Takes an event into the line."""
+        assert self._task is not None
+        text = _event_text(event)
+        if event.kind == "metrics":
+            step = event.data["step"]
+            assert isinstance(step, int)
+            self._progress.update(self._task, description="training", completed=step, numbers=_numbers(event))
+        elif text:
+            self._progress.console.print(text)
+
+
+class _Plain:
+    """A line now and then, for logs and pipes."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._console = console
+        self._steps = steps
+        self._said = ""
+        self._printed_at = 0.0
+        self._started: tuple[float, int] | None = None
+
+    def __enter__(self) -> _Plain:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, message: str) -> None:
+        """What the run is doing, once."""
+        if message and message != self._said:
+            self._said = message
+            self._print(message)
+
+    def show(self, event: Event) -> None:
+        """Prints a step every few seconds, and all that is not a step."""
+        if event.kind != "metrics":
+            text = _event_text(event)
+            if text:
+                self._print(text)
+            return
+        step = event.data["step"]
+        assert isinstance(step, int)
+        self._started = self._started or (event.time, step)
+        if step == self._steps or time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
+            self._printed_at = time.monotonic()
+            self._print(f"step {step}/{self._steps}  {_numbers(event)}  {self._left(event.time, step)}")
+
+    def _left(self, now: float, step: int) -> str:
+        assert self._started is not None
+        since, first = self._started
+        if step <= first:
+            return ""
+        seconds = (now - since) / (step - first) * (self._steps - step)
+        return f"{int(seconds // 60)}:{int(seconds % 60):02d} left"
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
+
+
+def _numbers(event: Event) -> str:
+    values = event.data["values"]
+    assert isinstance(values, dict)
+    loss, speed = values.get("train/loss"), values.get("throughput/tokens_per_s")
+    shown = [f"loss {loss:.4f}"] if isinstance(loss, float) else []
+    return "  ".join([*shown, f"{speed:,.0f} tokens/s"] if isinstance(speed, float) else shown)
+
+
+def _event_text(event: Event) -> str:
+    match event.kind:
+        case "warning":
+            return f"warning: {event.data.get('message')}"
+        case "stop":
+            return f"stopping: {event.data.get('message')}"
+        case _:
+            return ""
+
+
+def _print_summary(run: RunDir, status: RunStatus, console: Console) -> None:
+    rows = [("run", run.run_id), ("state", f"{status.state.value}: {status.message}"), *_loss_rows(run)]
+    attempt = run.last_attempt()
+    if status.end and status.end.first and attempt:
+        rows += [("last lines", line) for line in status.end.first.tail[-5:]]
+    rows += [("directory", str(run.path)), *mlflow_rows(run)]
+    console.print()
+    for name, value in rows:
+        console.print(f"{name:<12} {value}", soft_wrap=True, markup=False)
+
+
+def _loss_rows(run: RunDir) -> list[tuple[str, str]]:
+    attempt = run.last_attempt()
+    steps = [event for event in journal_events(attempt) if event.kind == "metrics"] if attempt else []
+    losses = [(event.data["step"], event.data["values"]) for event in steps]
+    known = [
+        (step, values["train/loss"]) for step, values in losses if isinstance(values, dict) and "train/loss" in values
+    ]
+    if not known:
+        return []
+    (first_step, first), (last_step, last) = known[0], known[-1]
+    return [("loss", f"{first:.4f} at step {first_step}, {last:.4f} at step {last_step}")]
+
+
+def mlflow_rows(run: RunDir) -> list[tuple[str, str]]:
+    """Where MLflow shows the run, as far as it was told."""
+    mlflow_run_id = read_cursor(run, store_of(run).uri).mlflow_run_id
+    command = f"himori ui --run-root {shlex.quote(str(run.path.parent))}"
+    if not mlflow_run_id:
+        return [("MLflow", f"not told yet; `himori sync {run.run_id}` does it"), ("see it", command)]
+    return [("MLflow run", mlflow_run_id), ("see it", command)]

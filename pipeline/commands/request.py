@@ -1,0 +1,69 @@
+"""From overrides to the whole request: what `plan` prints and `submit` executes, and the files that hold it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.config import load
+from pipeline.planning.plan import make_plan
+from pipeline.planning.render import plan_text
+from pipeline.rundir import RunDir, write_json, write_text, write_yaml
+from pipeline.submission import job_script, prepare
+from pipeline.tracking.provenance import collect_provenance
+from pipeline.tracking.store import resolve_store
+from pipeline.types import Experiment, Plan, Submission
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """Everything decided about a run before it has a directory."""
+
+    experiment: Experiment
+    plan: Plan
+    cluster_named: bool
+    """Whether somebody chose the cluster; the default starts processes on this machine."""
+
+    def submission(self, run_dir: Path) -> Submission:
+        """The exact request for a run in `run_dir`."""
+        return prepare(self.experiment, self.plan, run_dir=str(run_dir), python=sys.executable)
+
+    def text(self, run_dir: Path) -> str:
+        """The plan for people."""
+        submission = self.submission(run_dir)
+        return plan_text(self.experiment, self.plan, submission, job_script(submission))
+
+
+def build_request(arguments: argparse.Namespace) -> Request:
+    """Composes, checks and plans; nothing is written.
+
+    Raises UserError or PlanRefused.
+    """
+    loaded = load(arguments.overrides, conf_dir=arguments.conf_dir)
+    experiment = _absolute(loaded.experiment, Path.cwd())
+    resolve_store(experiment.tracking.uri, Path(experiment.run_root))  # a bad URI is found before anything is queued
+    return Request(experiment=experiment, plan=make_plan(experiment), cluster_named="cluster" in loaded.named_groups)
+
+
+def write_run(request: Request, run: RunDir) -> Submission:
+    """Writes all that a run is before it is submitted; the submission last."""
+    submission = request.submission(run.path)
+    write_yaml(run.config_file, request.experiment)
+    write_json(run.plan_file, request.plan)
+    write_text(run.plan_text_file, request.text(run.path))
+    write_json(run.provenance_file, collect_provenance(Path.cwd()))
+    write_text(run.attempt(submission.attempt).job_script, job_script(submission), mode=0o600)
+    write_json(run.submission_file, submission)
+    return submission
+
+
+def _absolute(experiment: Experiment, cwd: Path) -> Experiment:
+    """Paths as every node sees them, whatever directory its processes start in."""
+    data = experiment.data
+    if data.path is not None:
+        data = dataclasses.replace(data, path=str(cwd / Path(data.path).expanduser()))
+    run_root = str(cwd / Path(experiment.run_root).expanduser())
+    return dataclasses.replace(experiment, data=data, run_root=run_root)

@@ -1,0 +1,69 @@
+"""plan, submit and run: one request, printed or executed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from launchers.launcher import launcher_for
+from pipeline.commands.follow import follow
+from pipeline.commands.request import Request, build_request, write_run
+from pipeline.errors import ConfigError, HimoriError
+from pipeline.rundir import RunDir, create_run_dir, to_jsonable
+from pipeline.submission import job_script
+from pipeline.types import Handle, LauncherKind
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Prints the request; changes nothing."""
+    request = build_request(arguments)
+    run_dir = Path(request.experiment.run_root) / "RUN_ID"
+    if arguments.json:
+        submission = request.submission(run_dir)
+        document = {
+            "experiment": to_jsonable(request.experiment),
+            "plan": to_jsonable(request.plan),
+            "submission": to_jsonable(submission),
+            "job_script": job_script(submission),
+        }
+        print(json.dumps(document, indent=1))
+    else:
+        print(request.text(run_dir), end="")
+    return 0
+
+
+def submit(arguments: argparse.Namespace) -> int:
+    """Hands the request to its launcher and returns at once."""
+    request = build_request(arguments)
+    if not request.cluster_named:
+        raise ConfigError(
+            "cluster: not chosen, and the default trains on this machine; give cluster=NAME (cluster=local to mean it)"
+        )
+    run, handle = _hand_over(request)
+    if arguments.json:
+        print(json.dumps({"run_id": run.run_id, "run_dir": str(run.path), "job_id": handle.job_id}))
+        return 0
+    where = "job" if handle.launcher is LauncherKind.slurm else "session"
+    print(f"run   {run.run_id}")
+    print(f"{where:<5} {handle.job_id}")
+    print(f"dir   {run.path}")
+    print(f"next  himori status {run.run_id}   (logs -f, wait, cancel)")
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Submits, follows to the end, and says where everything is."""
+    request = build_request(arguments)
+    started, _ = _hand_over(request)
+    print(f"run {started.run_id} in {started.path}", flush=True)
+    return follow(started, request.experiment.recipe.steps)
+
+
+def _hand_over(request: Request) -> tuple[RunDir, Handle]:
+    run = create_run_dir(Path(request.experiment.run_root), request.experiment.name)
+    submission = write_run(request, run)
+    try:
+        return run, launcher_for(submission.launcher).submit(run, submission)
+    except HimoriError as error:
+        raise type(error)(f"{error} (run {run.run_id} stays unsubmitted)") from error

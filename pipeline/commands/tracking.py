@@ -1,0 +1,55 @@
+"""sync and ui: MLflow as a view of run directories, always in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pipeline.errors import UserError
+from pipeline.rundir import RunDir, find_run, list_runs
+from pipeline.tracking.store import resolve_store
+
+SYNC_MODULE = "pipeline.tracking.sync"
+
+
+def sync(arguments: argparse.Namespace) -> int:
+    """Brings MLflow up to date with run directories."""
+    root = Path(arguments.run_root)
+    runs = [find_run(root, wanted) for wanted in arguments.runs] if arguments.runs else list(list_runs(root))
+    if not runs:
+        raise UserError(f"no runs in {root}; name another folder with --run-root")
+    return max(_sync_process(run) for run in runs)
+
+
+def sync_quietly(run: RunDir) -> None:
+    """Tells MLflow the end of a run that could not do so itself; `himori sync` remains where this fails."""
+    print("telling MLflow how the run ended…", flush=True)
+    _sync_process(run)
+
+
+def _sync_process(run: RunDir) -> int:
+    command = [sys.executable, "-P", "-m", SYNC_MODULE, str(run.path)]
+    return subprocess.run(command, check=False).returncode
+
+
+def ui(arguments: argparse.Namespace) -> int:
+    """Becomes MLflow's own server on the store of a run root, on the loopback unless told otherwise."""
+    root = Path(arguments.run_root).resolve()
+    if not root.is_dir():
+        raise UserError(f"--run-root: {root} is not a folder; give the folder that holds the run directories")
+    store = resolve_store(None, root)
+    print(f"MLflow UI: http://{arguments.host}:{arguments.port}/?workflowType=machine_learning", flush=True)
+    environment = os.environ | {
+        # The UI needs no job runner; with it a server takes gigabytes and long to start.
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+    command = [sys.executable, "-P", "-m", "mlflow", "server"]
+    command += ["--backend-store-uri", store.uri, "--artifacts-destination", str(store.artifact_location)]
+    command += ["--host", arguments.host, "--port", str(arguments.port), "--workers", "1"]
+    # MLflow's first import can outlast the health check of its own server.
+    command += ["--uvicorn-opts", "--timeout-worker-healthcheck 60"]
+    os.execve(sys.executable, command, environment)

@@ -1,0 +1,77 @@
+"""The plan as text for people: what is decided, why, and the exact script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pipeline.types import Experiment, LauncherKind, Layout, Plan, Submission
+
+
+def plan_text(experiment: Experiment, plan: Plan, submission: Submission, script: str) -> str:
+    """All of a plan as it is printed by `plan` and stored with a run."""
+    blocks = (
+        _table("", _headline(experiment, plan)),
+        _table("layout", _layout(plan.layout)),
+        _table("resources", _resources(plan, submission)),
+        _table("why", [(reason.what, f"{reason.value}: {reason.why}") for reason in plan.reasons]),
+        "job script\n" + "\n".join(f"  {line}".rstrip() for line in script.splitlines()),
+    )
+    return "\n\n".join(blocks) + "\n"
+
+
+def _headline(experiment: Experiment, plan: Plan) -> list[tuple[str, str]]:
+    recipe, model = experiment.recipe, experiment.model
+    return [
+        ("experiment", plan.experiment),
+        ("hardware", _described(experiment.hardware.name, experiment.hardware.description)),
+        ("cluster", _described(experiment.cluster.name, experiment.cluster.description)),
+        ("model", f"{model.name}, {_count(plan.parameters)} parameters, vocabulary {plan.padded_vocab_size}"),
+        ("precision", experiment.precision.name),
+        (
+            "training",
+            f"{recipe.steps} steps x {_count(plan.tokens_per_step)} tokens = {_count(plan.total_tokens)} tokens",
+        ),
+        ("memory, speed", "not estimated yet: whether it fits shows when it runs"),
+    ]
+
+
+def _layout(layout: Layout) -> list[tuple[str, str]]:
+    sizes = f"tp {layout.tp} x pp {layout.pp} x cp {layout.cp} x dp {layout.dp}"
+    return [
+        ("ranks", f"{layout.ranks} = {layout.nodes} nodes x {layout.ranks_per_node}"),
+        ("parallel", sizes + (", sequence parallel" if layout.sequence_parallel else "")),
+        (
+            "batch",
+            f"{layout.global_batch} samples a step = micro-batch {layout.micro_batch} "
+            f"x {layout.num_microbatches} accumulated x dp {layout.dp}",
+        ),
+    ]
+
+
+def _resources(plan: Plan, submission: Submission) -> list[tuple[str, str]]:
+    where = "this machine" if submission.launcher is LauncherKind.local else "Slurm"
+    gpus = f"{plan.gpus_per_node} GPUs a node" if plan.gpus_per_node else "no GPU"
+    cpus = f"{plan.cpus_per_rank} CPUs a rank" if plan.cpus_per_rank else "CPUs as the node gives them"
+    return [
+        ("through", where),
+        ("nodes", f"{submission.nodes}, {submission.ranks_per_node} ranks each, {gpus}, {cpus}"),
+        ("time limit", f"{submission.time_limit_min} min"),
+        ("run directory", submission.run_dir),
+    ]
+
+
+def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    body = "\n".join(f"  {name:<18} {value}" for name, value in rows)
+    return f"{title}\n{body}" if title else body
+
+
+def _described(name: str, description: str) -> str:
+    return f"{name}: {description}" if description else name
+
+
+def _count(number: int) -> str:
+    """12345678 as 12.3 M."""
+    for unit, size in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)

@@ -1,0 +1,306 @@
+"""Names of all files of a run, and the only code that writes or reads them whole.
+
+A file is written to a temporary name and then renamed, so a reader sees the old or the new one, never half of
+it. Every JSON file carries the schema version; another version is refused by name rather than guessed at.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import cattrs
+import yaml
+
+from pipeline.errors import RunDirError, RunNotFound, UserError
+from pipeline.types import End, Experiment, Handle, Plan, Submission
+
+SCHEMA_VERSION = 1
+
+T = TypeVar("T")
+
+_converter = cattrs.Converter(forbid_extra_keys=True)
+_RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._-]+-[0-9a-f]{6}")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDir:
+    """One attempt of a run: everything a job writes."""
+
+    path: Path
+
+    @property
+    def number(self) -> int:
+        """1 for the first attempt."""
+        return int(self.path.name)
+
+    @property
+    def job_script(self) -> Path:
+        """The script as rendered from the submission, equal to what the launcher wrote."""
+        return self.path / "job.sh"
+
+    @property
+    def handle_file(self) -> Path:
+        """The launcher's name for the attempt; written before the job may start."""
+        return self.path / "handle.json"
+
+    @property
+    def end_file(self) -> Path:
+        """How the attempt ended; absent while it runs."""
+        return self.path / "end.json"
+
+    @property
+    def cancel_file(self) -> Path:
+        """Present once somebody asked for the end of the attempt through himori."""
+        return self.path / "cancel.json"
+
+    @property
+    def journal_dir(self) -> Path:
+        """One journal a node."""
+        return self.path / "journal"
+
+    @property
+    def logs_dir(self) -> Path:
+        """One log a node, the launcher's own files beside it."""
+        return self.path / "logs"
+
+    @property
+    def binding_dir(self) -> Path:
+        """One binding certificate a node."""
+        return self.path / "binding"
+
+    def journal(self, node: str) -> Path:
+        """Journal of one node."""
+        return self.journal_dir / f"{node}.jsonl"
+
+    def log(self, node: str) -> Path:
+        """What the ranks of one node printed, each line with its rank."""
+        return self.logs_dir / f"{node}.log"
+
+    def binding(self, node: str) -> Path:
+        """Where the ranks of one node were put, as planned and as found."""
+        return self.binding_dir / f"{node}.json"
+
+    def read_handle(self) -> Handle | None:
+        """The handle, or None before submission was complete."""
+        return _read_optional(self.handle_file, Handle)
+
+    def read_end(self) -> End | None:
+        """The end, or None while it is not known."""
+        return _read_optional(self.end_file, End)
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """One run: `runs/<run-id>`."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        """The directory's name."""
+        return self.path.name
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def plan_file(self) -> Path:
+        """The plan."""
+        return self.path / "plan.json"
+
+    @property
+    def plan_text_file(self) -> Path:
+        """The plan as it was printed."""
+        return self.path / "plan.txt"
+
+    @property
+    def submission_file(self) -> Path:
+        """The request that was submitted."""
+        return self.path / "submission.json"
+
+    @property
+    def provenance_file(self) -> Path:
+        """Code, versions and machine the run was submitted from."""
+        return self.path / "provenance.json"
+
+    @property
+    def sync_file(self) -> Path:
+        """How far tracking has come; owned by `pipeline.tracking`."""
+        return self.path / "sync.json"
+
+    def attempt(self, number: int) -> AttemptDir:
+        """The directory of one attempt; not created."""
+        return AttemptDir(self.path / "attempts" / str(number))
+
+    def attempts(self) -> list[AttemptDir]:
+        """Attempts there are, in order."""
+        folder = self.path / "attempts"
+        names = (entry.name for entry in folder.iterdir()) if folder.is_dir() else iter(())
+        return [self.attempt(number) for number in sorted(int(name) for name in names if name.isdigit())]
+
+    def last_attempt(self) -> AttemptDir | None:
+        """The newest attempt, or None before one was prepared."""
+        attempts = self.attempts()
+        return attempts[-1] if attempts else None
+
+    def read_experiment(self) -> Experiment:
+        """The resolved configuration, typed."""
+        return read_yaml(self.config_file, Experiment)
+
+    def read_plan(self) -> Plan:
+        """The plan."""
+        return read_json(self.plan_file, Plan)
+
+    def read_submission(self) -> Submission:
+        """The submission."""
+        return read_json(self.submission_file, Submission)
+
+
+def new_run_id(name: str, now: datetime.datetime) -> str:
+    """A run id that sorts by time and that two runs of one second don't share: `20260131-120000-demo-a1b2c3`."""
+    return f"{now:%Y%m%d-%H%M%S}-{slug(name)}-{secrets.token_hex(3)}"
+
+
+def slug(name: str) -> str:
+    """`name` with everything but letters, digits, dot, underscore and dash replaced, at most 40 characters."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:40] or "run"
+
+
+def create_run_dir(run_root: Path, name: str) -> RunDir:
+    """Makes a new run directory; a name already taken is never reused.
+
+    Raises UserError when the run root can't be written.
+    """
+    try:
+        run_root.mkdir(parents=True, exist_ok=True)
+        while True:
+            path = run_root / new_run_id(name, datetime.datetime.now())
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return RunDir(path.resolve())
+    except OSError as error:
+        raise UserError(
+            f"run_root: {run_root} can't be written ({error.strerror}); name another folder with run_root=DIR"
+        ) from error
+
+
+def list_runs(run_root: Path) -> Iterator[RunDir]:
+    """Run directories of a run root, oldest first."""
+    names = sorted(entry.name for entry in run_root.iterdir()) if run_root.is_dir() else []
+    return (RunDir((run_root / name).resolve()) for name in names if _RUN_ID.fullmatch(name))
+
+
+def find_run(run_root: Path, wanted: str) -> RunDir:
+    """The run with this id, path, unique beginning or unique ending of an id; `last` is the newest.
+
+    Raises RunNotFound naming what there is.
+    """
+    as_path = Path(wanted)
+    if as_path.is_dir() and (as_path / "config.yaml").exists():
+        return RunDir(as_path.resolve())
+    runs = list(list_runs(run_root))
+    if wanted == "last" and runs:
+        return runs[-1]
+    found = [run for run in runs if run.run_id == wanted] or [
+        run for run in runs if run.run_id.startswith(wanted) or run.run_id.endswith(wanted)
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise RunNotFound(f"run {wanted!r} is not unique: {_some(found)}; give more of the id")
+    raise RunNotFound(f"no run {wanted!r} in {run_root}; there are: {_some(runs[::-1])}; see `himori status`")
+
+
+def _some(runs: list[RunDir]) -> str:
+    shown = ", ".join(run.run_id for run in runs[:5]) or "none"
+    return shown + (f" and {len(runs) - 5} more" if len(runs) > 5 else "")
+
+
+# --------------------------------------------------------------------------- whole files
+
+
+def to_jsonable(value: Any) -> Any:
+    """A dataclass as plain lists, dicts, strings and numbers (enums by value)."""
+    return _converter.unstructure(value)
+
+
+def from_jsonable(data: Any, kind: type[T]) -> T:
+    """The inverse of `to_jsonable`; unknown and missing keys raise cattrs' errors."""
+    return _converter.structure(data, kind)
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Writes a whole file under a temporary name, makes it durable, then renames it into place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a dataclass (or plain data) with the schema version."""
+    write_text(path, json.dumps({"schema": SCHEMA_VERSION, "data": to_jsonable(value)}, indent=1) + "\n")
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """Reads what `write_json` wrote; raises RunDirError naming the file when it can't."""
+    return _structure(path, _parse(path, json.loads), kind)
+
+
+def write_yaml(path: Path, value: Any) -> None:
+    """Writes a dataclass as YAML with the schema version first."""
+    document = {"schema": SCHEMA_VERSION, **to_jsonable(value)}
+    write_text(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+
+
+def read_yaml(path: Path, kind: type[T]) -> T:
+    """Reads what `write_yaml` wrote; raises RunDirError naming the file when it can't."""
+    document = _parse(path, yaml.safe_load)
+    if not isinstance(document, dict):
+        raise RunDirError(f"{path}: not a mapping")
+    return _structure(path, {"schema": document.pop("schema", None), "data": document}, kind)
+
+
+def _read_optional(path: Path, kind: type[T]) -> T | None:
+    try:
+        return read_json(path, kind)
+    except FileNotFoundError:
+        return None
+
+
+def _parse(path: Path, parse: Any) -> Any:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        raise RunDirError(f"{path}: can't be read: {error}") from error
+
+
+def _structure(path: Path, document: Any, kind: type[T]) -> T:
+    version = document.get("schema") if isinstance(document, dict) else None
+    if version != SCHEMA_VERSION:
+        raise RunDirError(f"{path}: schema version {version}, this himori reads {SCHEMA_VERSION}")
+    try:
+        return from_jsonable(document["data"], kind)
+    except Exception as error:
+        detail = "; ".join(cattrs.transform_error(error))
+        raise RunDirError(f"{path}: does not hold a {kind.__name__}: {detail}") from error
