@@ -40,7 +40,7 @@ def decide(exits: Sequence[RankExit], stop: Stop | None, *, ranks: int, now: flo
     first = first_failure(exits)
     if stop is not None:
         known = first if stop.cause in (StopCause.rank_failed, StopCause.rank_lost) else None
-        return End(state=_STATES[stop.cause], message=stop.message, first=known, time=now)
+        return End(state=_STATES[stop.cause], message=stop.reason, first=known, time=now)
     if first is not None:
         return End(state=RunState.failed, message=describe(first), first=first, time=now)
     return End(state=RunState.finished, message=f"all {ranks} ranks finished", first=None, time=now)
@@ -60,7 +60,7 @@ def decide_afterwards(
         message = "cancelled through himori" if cancel_asked else f"ended by the scheduler: {scheduler_word}"
         return End(state=state, message=message, first=None, time=now, slurm_state=scheduler_word)
     if first is not None or stops:
-        message = describe(first) if first is not None else stops[0].message
+        message = describe(first) if first is not None else stops[0].reason
         return End(state=RunState.failed, message=message, first=first, time=now, slurm_state=scheduler_word)
     if said is RunState.failed:
         message = f"the scheduler says {scheduler_word}; no supervisor could say more, see `himori logs`"

@@ -82,7 +82,7 @@ class JobHub:
         deadline = time.monotonic() + timeout_s
         while not self._all_present():
             if not await self._take_one(deadline - time.monotonic()):
-                return Stop(cause=StopCause.not_complete, message=self._missing(timeout_s))
+                return Stop(cause=StopCause.not_complete, reason=self._missing(timeout_s))
             if self._signalled:
                 return await self._stop_for_signal(self._signalled)
         return None
@@ -94,7 +94,7 @@ class JobHub:
             if not await self._take_one(deadline - time.monotonic()):
                 left = sorted(set(range(self._task.ranks)) - set(self._exits))
                 message = f"ranks {_listed(left)} still ran {FINISH_SPREAD_S:g} s after another one had finished"
-                return Stop(cause=StopCause.rank_failed, message=message)
+                return Stop(cause=StopCause.rank_failed, reason=message)
             stop = await self._reason_to_stop()
             if stop:
                 return stop
@@ -113,9 +113,9 @@ class JobHub:
         failed = first_failure(list(self._exits.values()))
         if failed:
             cause = StopCause.rank_lost if failed.exit_code is failed.signal is None else StopCause.rank_failed
-            return Stop(cause=cause, message=describe(failed))
+            return Stop(cause=cause, reason=describe(failed))
         if self._lost:
-            return Stop(cause=StopCause.node_lost, message=self._lost)
+            return Stop(cause=StopCause.node_lost, reason=self._lost)
         if self._signalled:
             return await self._stop_for_signal(self._signalled)
         return None
@@ -125,13 +125,13 @@ class JobHub:
         while await self._take_one(deadline - time.monotonic()):
             failed = first_failure(list(self._exits.values()))
             if failed:  # the signal was the scheduler's answer to it
-                return Stop(cause=StopCause.rank_failed, message=describe(failed))
+                return Stop(cause=StopCause.rank_failed, reason=describe(failed))
         name = signal.Signals(signalled.signal).name
         if self._cancel_asked():
-            return Stop(cause=StopCause.cancelled, message="cancelled through himori")
+            return Stop(cause=StopCause.cancelled, reason="cancelled through himori")
         if self._task.end_time is not None and time.time() >= self._task.end_time - 1:
-            return Stop(cause=StopCause.timeout, message=f"the time limit was reached ({name})")
-        return Stop(cause=StopCause.cancelled, message=f"ended from outside by {name} (scancel or preemption)")
+            return Stop(cause=StopCause.timeout, reason=f"the time limit was reached ({name})")
+        return Stop(cause=StopCause.cancelled, reason=f"ended from outside by {name} (scancel or preemption)")
 
     # ----------------------------------------------------------------- inbox
 

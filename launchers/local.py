@@ -14,6 +14,7 @@ from pathlib import Path
 from launchers.view import JobPhase, JobView
 from pipeline.errors import ClusterError
 from pipeline.rundir import AttemptDir, RunDir
+from pipeline.tracking.provenance import boot_id
 from pipeline.types import Handle, Submission
 
 HANDLE_WAIT_S = 30.0
@@ -48,8 +49,13 @@ class LocalLauncher:
         """A session is running as long as one of its processes is."""
         return {handle.job_id: _view(handle) for handle in handles}
 
-    def find(self, submission: Submission) -> str | None:  # noqa: ARG002 - a session writes its own handle
-        """Nothing starts here before its handle is written."""
+    def find(self, submission: Submission) -> str | None:
+        """A session that has just begun and is about to write its handle."""
+        script = str(RunDir(Path(submission.run_dir)).attempt(submission.attempt).job_script)
+        for process in processes():
+            command = _command_line(process.pid)
+            if script in command or ("launchers.local_session" in command and submission.run_dir in command):
+                return str(process.session)
         return None
 
     def cancel(self, job_id: str, handle: Handle | None) -> None:  # noqa: ARG002 - the handle says more
@@ -106,9 +112,11 @@ def read_process(pid: int, proc: Path = Path("/proc")) -> Process | None:
     return Process(pid=pid, session=int(fields[3]), start_ticks=int(fields[19]), zombie=fields[0] in "ZX")
 
 
-def boot_id(proc: Path = Path("/proc")) -> str:
-    """Identifies the time since the last boot: process numbers mean nothing across it."""
-    return (proc / "sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+def _command_line(pid: int, proc: Path = Path("/proc")) -> list[str]:
+    try:
+        return (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
 
 
 def _view(handle: Handle) -> JobView:

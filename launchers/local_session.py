@@ -15,9 +15,10 @@ from pathlib import Path
 import submitit
 
 from launchers.dispatch import start_supervisor
-from launchers.local import boot_id, read_process
+from launchers.local import read_process
 from pipeline.rundir import RunDir, write_json
 from pipeline.submission import logs_folder, python_command
+from pipeline.tracking.provenance import boot_id
 from pipeline.types import Handle, LauncherKind, Submission
 
 

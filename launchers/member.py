@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launchers.ending import shell_code
-from launchers.messages import LINE_LIMIT_BYTES, Bye, Exited, Hello, LogLine, Peer, Signalled, Start, Stop
+from launchers.messages import LINE_LIMIT_BYTES, Bye, Exited, Hello, LogLine, Peer, Signalled, Start, Stop, StopCause
+from launchers.node_files import NodeFiles
 from launchers.task import Task
 from launchers.worker_environment import merged, worker_variables
 from launchers.worker_process import WorkerProcess
 from pipeline.errors import ClusterError
+from pipeline.rundir import RunDir, to_jsonable
 from pipeline.types import RankExit
 
 LEADER_POLL_S = 0.05
@@ -57,7 +59,8 @@ class Member:
                     await self._end_worker()
                 case Bye(exit_code=job_code):
                     code = job_code
-                case None:  # the node's leader is gone: nobody is left who could tell us anything
+                case None:
+                    self._note_lost_leader()
                     code = 1
                 case _:
                     pass
@@ -89,6 +92,18 @@ class Member:
         if master:
             master.close()  # the worker's now; were it ours too, a dead rank 0 would look alive to the others
         return worker
+
+    def _note_lost_leader(self) -> None:
+        """The leader wrote this node's files; now that it is gone the next rank says so, and no other, in its place."""
+        if self._task.local_rank != 1:
+            return
+        leader = self._task.rank - 1
+        message = f"rank {leader} on {self._task.node} vanished with its supervisor, which led the node"
+        stop = Stop(cause=StopCause.leader_lost, reason=message)
+        files = NodeFiles(RunDir(self._run_dir).attempt(self._attempt), self._task.node)
+        files.event("stop", to_jsonable(stop), rank=None)
+        files.line(None, f"stopping: {message}")
+        files.close(timeout_s=10)
 
     def _on_line(self, text: str) -> None:
         if self._peer is not None:

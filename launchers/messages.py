@@ -75,7 +75,8 @@ class Stop:
     """Down to every supervisor: end your worker."""
 
     cause: StopCause
-    message: str
+    reason: str
+    """One line for people."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

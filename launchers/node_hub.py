@@ -123,7 +123,7 @@ class NodeHub:
         return None
 
     async def _give_up(self, cause: StopCause, message: str) -> Bye:
-        stop = Stop(cause=cause, message=message)
+        stop = Stop(cause=cause, reason=message)
         self._note_stop(stop)
         self._to_members(stop)
         await self._until(self._drained.is_set, self._grace_s + 5)
@@ -181,7 +181,7 @@ class NodeHub:
 
     def _note_stop(self, stop: Stop) -> None:
         self._files.event("stop", to_jsonable(stop), rank=None)
-        self._files.line(None, f"stopping: {stop.message}")
+        self._files.line(None, f"stopping: {stop.reason}")
 
     def _to_members(self, message: Message) -> None:
         for peer in list(self._members.values()):

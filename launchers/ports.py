@@ -51,15 +51,17 @@ def listen(ports: Sequence[int], *, loopback: bool) -> tuple[socket.socket, int]
     raise ClusterError(f"ports {', '.join(map(str, ports))} are all taken on this host; is another job stuck on it?")
 
 
-def node_socket_path(token: str) -> Path:
-    """The unix socket of a node's leader, in a folder of node-local storage that only this user can enter.
+def node_socket_path(token: str, node: str) -> Path:
+    """The unix socket of a node's leader, in a folder of its own that only this user can enter.
+
+    The node is part of its name: sites have temporary folders that several nodes share.
 
     Raises ClusterError when the folder belongs to somebody else.
     """
     base = Path(tempfile.gettempdir())
     if len(str(base)) > MAX_SOCKET_PATH - 50:
         base = Path("/tmp")
-    folder = base / f"himori-{os.getuid()}-{token}"
+    folder = base / f"himori-{os.getuid()}-{hashlib.sha256(f'{token}/{node}'.encode()).hexdigest()[:16]}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o077:

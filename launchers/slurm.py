@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -76,7 +77,7 @@ def _sbatch(submission: Submission) -> str:
         executor = submitit.SlurmExecutor(
             folder=logs_folder(submission), max_num_timeout=0, python=python_command(submission)
         )
-        executor.update_parameters(**_submitit_parameters(submission))
+        executor.update_parameters(**submitit_parameters(submission))
         with _own_environment():
             return str(executor.submit(start_supervisor, submission.run_dir).job_id)
     except (FailedJobError, FailedSubmissionError) as error:
@@ -85,7 +86,8 @@ def _sbatch(submission: Submission) -> str:
         raise ClusterError(f"{error}; load Slurm's commands or use cluster=local") from error
 
 
-def _submitit_parameters(submission: Submission) -> dict[str, object]:
+def submitit_parameters(submission: Submission) -> dict[str, Any]:
+    """The submission as submitit's Slurm executor takes it."""
     options = dict(submission.sbatch)
     known = {key.replace("-", "_"): options.pop(key) for key in sorted(_SUBMITIT_NAMES)}
     known_numbers = {key: int(known[key]) for key in ("nodes", "ntasks_per_node", "time")}
@@ -144,7 +146,8 @@ def _view_of(word: str, reason: str) -> JobView:
     match word:
         case "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "CONFIGURING":
             held = reason.startswith("JobHeld")
-            return JobView(phase=JobPhase.held if held else JobPhase.pending, word=word, detail=reason)
+            detail = "" if reason == "None" else reason
+            return JobView(phase=JobPhase.held if held else JobPhase.pending, word=word, detail=detail)
         case "RUNNING" | "COMPLETING" | "SUSPENDED" | "STOPPED" | "SIGNALING" | "STAGE_OUT":
             return JobView(phase=JobPhase.running, word=word)
         case _:

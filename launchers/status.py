@@ -19,6 +19,7 @@ from launchers.view import JobPhase, JobView
 from pipeline.errors import RunDirError
 from pipeline.rundir import AttemptDir, RunDir, from_jsonable, write_json
 from pipeline.tracking.journal import Event, read_events
+from pipeline.tracking.store import is_network_filesystem
 from pipeline.types import End, Handle, LauncherKind, RankExit, RunState
 
 Kind = TypeVar("Kind")
@@ -51,6 +52,16 @@ def run_statuses(runs: Sequence[RunDir]) -> list[RunStatus]:
     open_handles = [status.handle for status in known.values() if status and status.handle and not status.end]
     views = _views(open_handles)
     return [_with_scheduler(run, known[run.run_id], views) for run in runs]
+
+
+def wait_until_over(status: RunStatus, timeout_s: float) -> None:
+    """Waits until the processes of a run that has its end are gone too: the last of them still tells MLflow."""
+    deadline = time.monotonic() + timeout_s
+    while status.handle and time.monotonic() < deadline:
+        view = launcher_for(status.handle.launcher).view([status.handle])[status.handle.job_id]
+        if view.phase not in (JobPhase.running, JobPhase.pending):
+            return
+        time.sleep(0.5)
 
 
 def progress(attempt: AttemptDir) -> dict[str, float]:
@@ -123,9 +134,8 @@ def _open(run: RunDir, handle: Handle, view: JobView) -> RunStatus:
             message = f"job {handle.job_id} is held: {view.detail}; `himori cancel` it or `scontrol release` it"
             return RunStatus(run=run, state=RunState.held, message=message, handle=handle, end=None)
         case JobPhase.pending:
-            return RunStatus(
-                run=run, state=RunState.queued, message=f"waits in the queue: {view.detail}", handle=handle, end=None
-            )
+            message = f"waits in the queue: {view.detail}" if view.detail else "waits in the queue"
+            return RunStatus(run=run, state=RunState.queued, message=message, handle=handle, end=None)
         case JobPhase.running:
             message = "training" if started else "starting"
             return RunStatus(run=run, state=RunState.running, message=message, handle=handle, end=None)
@@ -156,6 +166,8 @@ def _reap(run: RunDir, attempt: AttemptDir, handle: Handle, word: str) -> RunSta
 
 def _wait_for_end(attempt: AttemptDir) -> End | None:
     """A network file system may show a file seconds after the job that wrote it is over."""
+    if not is_network_filesystem(attempt.path):
+        return None
     newest = max((path.stat().st_mtime for path in attempt.journal_dir.glob("*.jsonl")), default=0.0)
     while time.time() - newest < SETTLE_S:
         time.sleep(0.5)
@@ -180,6 +192,9 @@ def _unsubmitted(run: RunDir) -> RunStatus:
     """A run without a handle: its submission was cut short, or is under way."""
     submission = run.read_submission() if run.submission_file.exists() else None
     job_id = launcher_for(submission.launcher).find(submission) if submission else None
+    if job_id and submission and submission.launcher is LauncherKind.local:
+        message = "its session is about to start"
+        return RunStatus(run=run, state=RunState.queued, message=message, handle=None, end=None)
     if job_id:
         message = f"its submission was cut short: job {job_id} is held and will not start; `himori cancel` removes it"
         return RunStatus(run=run, state=RunState.held, message=message, handle=None, end=None)

@@ -77,7 +77,7 @@ class Supervisor:
     async def run(self) -> int:
         """Plays all roles of this task to their end."""
         cluster, task = self._experiment.cluster, self._task
-        socket_path = node_socket_path(self._token)
+        socket_path = node_socket_path(self._token, task.node)
         member = Member(
             task, run_dir=self._run.path, attempt=self._attempt.number, token=self._token, grace_s=cluster.stop_grace_s
         )

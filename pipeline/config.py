@@ -63,8 +63,11 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
         try:
             parsed.extend(parser.parse_overrides([text]))
         except HydraException as error:
-            detail = str(error).strip().splitlines()[0]
-            raise ConfigError(f"override {text!r} can't be read: {detail}; the form is key=value") from error
+            key = text.partition("=")[0]
+            raise ConfigError(
+                f"override {text!r} can't be read; the form is key=value, and a value with special characters "
+                f"is quoted inside the shell's quotes: '{key}=\"…\"'"
+            ) from error
     return parsed
 
 

@@ -22,8 +22,13 @@ SIGNAL_LEAD_S = 90
 
 
 def prepare(experiment: Experiment, plan: Plan, *, run_dir: str, python: str, attempt: int = 1) -> Submission:
-    """The request for one attempt of a run; `run_dir` and `python` are absolute paths as the nodes see them."""
+    """The request for one attempt of a run; `run_dir` and `python` are absolute paths as the nodes see them.
+
+    Raises UserError for an sbatch option or a path that can't stand in a job script.
+    """
     cluster = experiment.cluster
+    if re.search(r"[%\n\\]", run_dir):  # Slurm reads % and \ in the names of output files as patterns
+        raise UserError(f"run_root: {run_dir!r} holds a character that Slurm reads as a pattern; name another folder")
     run_id = run_dir.rstrip("/").rsplit("/", 1)[-1]
     submission = Submission(
         launcher=cluster.launcher,

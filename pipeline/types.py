@@ -25,6 +25,84 @@ class GpuDialect(Enum):
     gres = "gres"
 
 
+class Confidence(Enum):
+    """How far a number of a profile may be trusted."""
+
+    high = "high"
+    """Measured on the machine or printed by its maker."""
+    medium = "medium"
+    """From one secondary source, or derived from a figure with high confidence."""
+    low = "low"
+    """Announced, reported or unverified: an expectation to check."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Evidence:
+    """Where a number of a profile comes from."""
+
+    source: str
+    confidence: Confidence
+    note: str = ""
+    """Alternatives, basis, what to check."""
+
+
+@dataclass(kw_only=True, slots=True)
+class GpuSpec:
+    """One GPU type as a training job meets it; None is unknown."""
+
+    name: str
+    compute_capability: int | None = None
+    """Ten times CUDA's number: 80 is Ampere, 90 Hopper, 100 Blackwell."""
+    memory_gib: float | None = None
+    """What torch reports as the device's total memory."""
+    memory_mib_nvidia_smi: int | None = None
+    hbm_tb_per_s: float | None = None
+    """Memory bandwidth, 1e12 B/s."""
+    peak_tflops: dict[str, float] = field(default_factory=dict)
+    """Dense peak by rate class (bf16, fp8, mxfp8, nvfp4); a class that isn't there doesn't exist on this GPU."""
+    nvlink_gb_per_s: float | None = None
+    """NVLink, one direction, 1e9 B/s."""
+    power_watts: float | None = None
+    """Board power limit."""
+    pci_device_id: str | None = None
+    """PCI device id, hexadecimal: tells apart what NVML names alike."""
+    sources: dict[str, Evidence] = field(default_factory=dict)
+    """Evidence by field name; every number has one."""
+
+
+@dataclass(kw_only=True, slots=True)
+class NodeSpec:
+    """What surrounds the GPUs of one node; None is unknown, lists hold the alternatives that are expected."""
+
+    nvlink_domain_gpus: int | None = None
+    """GPUs that reach each other over NVLink; more than one node holds in a rack-scale domain."""
+    nics_per_node: list[int] = field(default_factory=list)
+    """Adapters of the compute fabric, storage ports not counted."""
+    nic_gbit_per_s: float | None = None
+    """Line rate of one adapter."""
+    fabric: str | None = None
+    numa_nodes: list[int] = field(default_factory=list)
+    """NUMA nodes with CPUs."""
+    cpu: str | None = None
+    host_memory_gib: float | None = None
+    overhead_watts: float | None = None
+    """Power of a node beside its GPUs: CPUs, memory, fans, adapters."""
+    price_per_gpu_hour: float | None = None
+    price_currency: str = "USD"
+    price_basis: str | None = None
+    """On demand, reserved, capacity block, and at which date: prices of different bases don't compare."""
+    sources: dict[str, Evidence] = field(default_factory=dict)
+    """Evidence by field name; every number has one."""
+
+
+@dataclass(kw_only=True, slots=True)
+class VersionRange:
+    """Versions of one component that a system offers: lower bound included, upper bound not; None is open."""
+
+    at_least: str | None = None
+    below: str | None = None
+
+
 @dataclass(kw_only=True, slots=True)
 class HardwareProfile:
     """What a node of this type is expected to be; the node itself is the truth."""
@@ -41,6 +119,12 @@ class HardwareProfile:
     """Ranks that share one node when it has no GPU."""
     cpus_per_node: int | None = None
     """Logical CPUs of a node; None: not known, the scheduler's default share is used."""
+    gpu_spec: GpuSpec | None = None
+    """Numbers of the GPU; None: nothing is planned about memory and speed."""
+    node_spec: NodeSpec = field(default_factory=NodeSpec)
+    """What surrounds the GPUs."""
+    software: dict[str, VersionRange] = field(default_factory=dict)
+    """Versions the system offers by component: driver, cuda, torch, te, megatron-core, nccl, python, os."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -75,6 +159,11 @@ class Cluster:
     """How long rank 0 waits for the other ranks to report before the run is ended."""
     stop_grace_s: float = 5.0
     """How long a worker that was told to stop may take before it is killed."""
+    price_per_gpu_hour: float | None = None
+    """What this site charges; None: the price of the hardware profile, where it has one."""
+    price_currency: str = "USD"
+    price_basis: str | None = None
+    """What that price is: on demand, reserved, and at which date."""
 
 
 class Normalization(Enum):
@@ -85,10 +174,45 @@ class Normalization(Enum):
 
 
 class Activation(Enum):
-    """The MLP's activation; swiglu is gated, gelu is not."""
+    """The MLP's activation; swiglu is gated, gelu and squared_relu are not."""
 
     swiglu = "swiglu"
     gelu = "gelu"
+    squared_relu = "squared_relu"
+
+
+@dataclass(kw_only=True, slots=True)
+class MoeSpec:
+    """Experts in place of the MLP of a layer."""
+
+    num_experts: int
+    top_k: int
+    """Experts each token is sent to."""
+    expert_ffn_hidden_size: int
+    shared_ffn_hidden_size: int = 0
+    """Width of the expert every token passes; 0: none."""
+    dense_layers: int = 0
+    """Layers at the start that keep the dense MLP of width `ffn_hidden_size`."""
+    expert_bias: bool = False
+    """Linear layers of the experts carry biases."""
+    router_bias: bool = False
+    """The router adds a bias for each expert."""
+    capacity_factor: float | None = None
+    """Tokens an expert takes, relative to an even share; None: it takes all that come (dropless)."""
+
+
+@dataclass(kw_only=True, slots=True)
+class MlaSpec:
+    """Multi-head latent attention in place of query, key and value projections."""
+
+    kv_lora_rank: int
+    qk_nope_dim: int
+    """Width of a query or key head without position."""
+    qk_rope_dim: int
+    """Width of its part with rotary position, shared by all key heads."""
+    v_dim: int
+    q_lora_rank: int | None = None
+    """Rank of the query's latent; None: queries are projected directly."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -112,6 +236,28 @@ class ModelSpec:
     tied_embeddings: bool = False
     """Input embedding and output layer share one matrix."""
     rope_base: float = 10000.0
+    moe: MoeSpec | None = None
+    """Experts; None: every layer has a dense MLP."""
+    mla: MlaSpec | None = None
+    """Latent attention; None: grouped-query attention."""
+    qk_norm: bool = False
+    """Queries and keys are normalized, head by head."""
+    linear_bias: bool | None = None
+    """Linear layers carry biases; None: GELU models do, others don't."""
+    qkv_bias: bool | None = None
+    """Query, key and value projections carry biases; None: as `linear_bias`."""
+    output_bias: bool | None = None
+    """Attention's output projection carries a bias; None: as `linear_bias`."""
+    sinks: bool = False
+    """Each attention head has a learned sink."""
+    sliding_window: int | None = None
+    """Tokens a windowed layer looks back; None: all layers see the whole sequence."""
+    full_attention_every: int = 1
+    """With a window: every n-th layer still sees the whole sequence."""
+    learned_positions: bool = False
+    """A learned embedding for each position, instead of rotary ones."""
+    hidden_dropout: float = 0.0
+    """Probability that a value is dropped before it joins the residual stream."""
 
 
 class DType(Enum):
@@ -119,6 +265,17 @@ class DType(Enum):
 
     fp32 = "fp32"
     bf16 = "bf16"
+    fp16 = "fp16"
+
+
+class LowPrecision(Enum):
+    """Recipe by which linear layers compute in fewer bits than weights and activations have."""
+
+    fp8_delayed = "fp8_delayed"
+    fp8_current = "fp8_current"
+    fp8_blockwise = "fp8_blockwise"
+    mxfp8 = "mxfp8"
+    nvfp4 = "nvfp4"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -127,6 +284,10 @@ class Precision:
 
     name: str
     dtype: DType
+    low_precision: LowPrecision | None = None
+    """Format of the linear layers; None: they compute in `dtype`."""
+    low_precision_params: bool = False
+    """Weights are kept and gathered in the low-precision format (fp8_param_gather); False: kept in `dtype`."""
 
 
 class Decay(Enum):
@@ -155,6 +316,84 @@ class OptimizerSpec:
     """Largest global gradient norm; 0 switches clipping off."""
     distributed: bool = True
     """Shard optimizer state over data-parallel ranks."""
+
+
+class Recompute(Enum):
+    """What is computed again in the backward pass instead of kept."""
+
+    none = "none"
+    selective = "selective"
+    """The modules named."""
+    full = "full"
+    """Whole layers."""
+
+
+class RecomputeMethod(Enum):
+    """Which layers full recompute takes."""
+
+    uniform = "uniform"
+    """All, in groups of `recompute_num_layers`."""
+    block = "block"
+    """The first `recompute_num_layers` of each stage (of each chunk when stages are interleaved)."""
+
+
+class CpComm(Enum):
+    """How context-parallel ranks exchange keys and values."""
+
+    p2p = "p2p"
+    """Around a ring, overlapped with attention."""
+    a2a = "a2a"
+    """All-to-all over heads (Ulysses)."""
+    all_gather = "all_gather"
+
+
+class Sharding(Enum):
+    """What data-parallel ranks divide among themselves, beyond `optimizer.distributed`."""
+
+    none = "none"
+    optim_grads = "optim_grads"
+    """Megatron-FSDP, gradients and optimizer state (ZeRO-2)."""
+    optim_grads_params = "optim_grads_params"
+    """Megatron-FSDP, parameters too (ZeRO-3)."""
+
+
+class CrossEntropy(Enum):
+    """How the loss is computed; they differ in bytes for each logit."""
+
+    unfused = "unfused"
+    native = "native"
+    """Megatron-Core's fused kernel."""
+    te = "te"
+    """Transformer Engine's, which writes the gradient over the logits."""
+    linear = "linear"
+    """Fused with the output layer, in chunks: logits never exist as a whole."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Techniques:
+    """What trades memory against time or exactness."""
+
+    recompute: Recompute = Recompute.none
+    recompute_modules: list[str] = field(default_factory=list)
+    """With selective: core_attn, moe_act, layernorm, mla_up_proj, mlp, moe, shared_experts."""
+    recompute_method: RecomputeMethod = RecomputeMethod.uniform
+    recompute_num_layers: int = 1
+    sharding: Sharding = Sharding.none
+    grads: DType = DType.fp32
+    """Type gradients are accumulated and reduced in."""
+    moments: DType = DType.fp32
+    """Type of Adam's moments; other than fp32 means the precision-aware optimizer."""
+    param_remainders: bool = False
+    """Master weights are only the 16 bits that bf16 parameters lack (precision-aware optimizer)."""
+    cross_entropy: CrossEntropy = CrossEntropy.native
+    cp_comm: CpComm = CpComm.p2p
+    optimizer_offload: float = 0.0
+    """Fraction of the optimizer state kept in host memory."""
+    activation_offload_layers: int = 0
+    """Layers of each stage whose activations are copied to host memory."""
+    expandable_segments: bool = False
+    """torch's allocator grows its segments instead of keeping blocks of fixed size."""
+    cuda_graphs: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -201,6 +440,11 @@ class LayoutRequest:
     pp: int | None = None
     cp: int | None = None
     sequence_parallel: bool = False
+    vp: int | None = None
+    """Model chunks on each pipeline stage (interleaved schedule)."""
+    ep: int | None = None
+    etp: int | None = None
+    """Tensor parallel size inside an expert."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -217,6 +461,7 @@ class Experiment:
     data: DataSpec
     tracking: Tracking
     layout: LayoutRequest = field(default_factory=LayoutRequest)
+    techniques: Techniques = field(default_factory=Techniques)
     nodes: int | None = None
     """Nodes; None: as many as `ranks` needs, else 1."""
     ranks: int | None = None
@@ -244,6 +489,10 @@ class Layout:
     global_batch: int
     num_microbatches: int
     """Micro-batches each data-parallel rank accumulates in one step."""
+    vp: int = 1
+    """Model chunks on each pipeline stage."""
+    ep: int = 1
+    etp: int = 1
 
     @property
     def ranks(self) -> int:
@@ -260,6 +509,117 @@ class Reason:
     why: str
 
 
+class Fit(Enum):
+    """Whether a request fits in memory."""
+
+    fits = "FITS"
+    """Even the upper bound does."""
+    at_risk = "AT_RISK"
+    """The upper bound doesn't; a short probe run decides."""
+    refused = "REFUSED"
+    """Not even the lower bound does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageMemory:
+    """Memory of one rank of one pipeline stage at its peak, GiB."""
+
+    stage: int
+    layers: int
+    weights_gib: float
+    gradients_gib: float
+    optimizer_gib: float
+    activations_gib: float
+    """Kept for the backward pass, over all micro-batches in flight."""
+    loss_gib: float
+    """Logits and what the loss makes of them, where this stage's peak is there."""
+    transient_gib: float
+    """Buffers of the kernels at the peak."""
+    outside_torch_gib: float
+    """Context, NCCL and library workspaces, and what the allocator reserves but doesn't use."""
+    allocated_gib: float
+    """What torch would report as its peak."""
+    point_gib: float
+    """Expected use of the device."""
+    lower_gib: float
+    upper_gib: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryEstimate:
+    """Memory of a plan against what the GPU gives."""
+
+    stages: tuple[StageMemory, ...]
+    capacity_gib: float
+    fit: Fit
+
+    @property
+    def worst(self) -> StageMemory:
+        """The stage with the highest expected use."""
+        return max(self.stages, key=lambda stage: stage.point_gib)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interval:
+    """A quantity with its 10th, 50th and 90th percentile."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTime:
+    """Where the time of one optimizer step goes, seconds; the parts sum to the P50."""
+
+    linear_s: float
+    attention_s: float
+    memory_bound_s: float
+    recompute_s: float
+    tensor_parallel_s: float
+    context_parallel_s: float
+    expert_parallel_s: float
+    pipeline_s: float
+    """Bubble and exposed sends between stages."""
+    data_parallel_s: float
+    optimizer_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Sum of the parts."""
+        return float(sum(getattr(self, name) for name in self.__slots__))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ThroughputEstimate:
+    """How fast a plan runs, with the calibration it rests on."""
+
+    step: StepTime
+    step_s: Interval
+    tokens_per_s: Interval
+    """Of the whole job."""
+    tokens_per_s_per_gpu: Interval
+    model_tflops_per_gpu: float
+    """At P50, by the canonical convention: causal attention, output layer, no recompute."""
+    calibration: str
+    """Version of the calibration."""
+    level: str
+    """Which group of measured runs it was taken from, and how many."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What a run takes, at P50; None where the profile doesn't say."""
+
+    hours: Interval
+    gpu_hours: float
+    energy_kwh: float | None
+    energy_basis: str
+    money: float | None
+    currency: str
+    money_basis: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """What will run, decided before anything is queued."""
@@ -274,6 +634,12 @@ class Plan:
     tokens_per_step: int
     total_tokens: int
     reasons: tuple[Reason, ...]
+    memory: MemoryEstimate | None = None
+    """None: the profile has no GPU or doesn't know its memory."""
+    throughput: ThroughputEstimate | None = None
+    cost: Cost | None = None
+    warnings: tuple[str, ...] = ()
+    """What is legal but not what it seems."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

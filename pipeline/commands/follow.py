@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from launchers.status import RunStatus, journal_events, run_status
+from launchers.status import RunStatus, journal_events, run_status, wait_until_over
 from pipeline.commands.tracking import sync_quietly
 from pipeline.rundir import RunDir
 from pipeline.tracking.cursor import read_cursor
@@ -33,10 +33,17 @@ def follow(run: RunDir, steps: int) -> int:
     except KeyboardInterrupt:
         console.print(f"\nthe run goes on; `himori logs -f {run.run_id}` follows, `himori cancel {run.run_id}` ends it")
         return 130
-    if status.reaped:
-        sync_quietly(run)
+    finish(status)
     _print_summary(run, status, console)
     return EXIT_CODES[status.state]
+
+
+def finish(status: RunStatus) -> None:
+    """What is left to do once a run has its end: MLflow is told by the run itself, or here where that was cut off."""
+    if status.reaped:
+        sync_quietly(status.run)
+    elif status.state.is_final:
+        wait_until_over(status, status.run.read_experiment().tracking.finish_timeout_s + 10)
 
 
 def _follow(run: RunDir, steps: int, console: Console) -> RunStatus:
@@ -176,7 +183,7 @@ def _event_text(event: Event) -> str:
         case "warning":
             return f"warning: {event.data.get('message')}"
         case "stop":
-            return f"stopping: {event.data.get('message')}"
+            return f"stopping: {event.data.get('reason')}"
         case _:
             return ""
 

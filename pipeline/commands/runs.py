@@ -16,7 +16,7 @@ from rich.table import Table
 
 from launchers.launcher import launcher_for
 from launchers.status import RunStatus, progress, run_status, run_statuses
-from pipeline.commands.follow import EXIT_CODES
+from pipeline.commands.follow import EXIT_CODES, finish
 from pipeline.commands.tracking import sync_quietly
 from pipeline.errors import UserError
 from pipeline.rundir import AttemptDir, RunDir, find_run, list_runs, to_jsonable, write_json
@@ -56,8 +56,7 @@ def wait(arguments: argparse.Namespace) -> int:
         time.sleep(POLL_S)
         statuses = run_statuses(runs)
     for one in statuses:
-        if one.reaped:
-            sync_quietly(one.run)
+        finish(one)
         print(f"{one.run.run_id}  {one.state.value}  {one.message}")
     return max(EXIT_CODES.get(one.state, 5) for one in statuses)
 
@@ -188,8 +187,7 @@ def _wait_for_end(run: RunDir) -> RunStatus:
 
 
 def _print_cancelled(one: RunStatus) -> None:
-    if one.reaped:
-        sync_quietly(one.run)
+    finish(one)
     print(f"{one.run.run_id}  {one.state.value}  {one.message}")
 
 

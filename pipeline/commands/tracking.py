@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from pipeline.errors import UserError
 from pipeline.rundir import RunDir, find_run, list_runs
@@ -26,13 +27,14 @@ def sync(arguments: argparse.Namespace) -> int:
 
 def sync_quietly(run: RunDir) -> None:
     """Tells MLflow the end of a run that could not do so itself; `himori sync` remains where this fails."""
-    print("telling MLflow how the run ended…", flush=True)
-    _sync_process(run)
+    # On stderr: the output of the verb that noticed belongs to the verb.
+    print(f"telling MLflow how {run.run_id} ended…", file=sys.stderr, flush=True)
+    _sync_process(run, output=sys.stderr)
 
 
-def _sync_process(run: RunDir) -> int:
+def _sync_process(run: RunDir, *, output: TextIO | None = None) -> int:
     command = [sys.executable, "-P", "-m", SYNC_MODULE, str(run.path)]
-    return subprocess.run(command, check=False).returncode
+    return subprocess.run(command, stdout=output, check=False).returncode
 
 
 def ui(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,238 @@
+"""What MLflow shows of a run besides its curves: parameters, tags and a note, from the files of the run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING
+
+import hostlist
+
+from pipeline.rundir import AttemptDir, RunDir, to_jsonable
+from pipeline.tracking.feed import Facts
+from pipeline.tracking.points import Curves, metric_key
+from pipeline.tracking.provenance import Provenance, read_provenance
+from pipeline.types import End, Experiment, Plan, RunState
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+MAX_PARAMS = 60
+MAX_PARAM_LENGTH = 6000
+MAX_TAG_LENGTH = 8000
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+
+# Where a run goes rather than what it is: the name is enough, or not even that.
+_BY_NAME_ONLY = ("hardware", "cluster")
+_NO_PARAMS = ("run_root", "tracking")
+# Groups of many options that are mostly left alone: only what differs from its default.
+_ONLY_WHAT_DIFFERS = ("model", "techniques")
+_OF_THE_RECIPE = ("micro_batch", "global_batch")
+_ENVIRONMENT = ("python", "torch", "megatron_core", "transformer_engine", "cuda", "nccl", "driver", "device")
+_STATUS = {
+    RunState.finished: "FINISHED",
+    RunState.failed: "FAILED",
+    RunState.timeout: "FAILED",
+    RunState.unknown: "FAILED",
+    RunState.cancelled: "KILLED",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the newest attempt stands."""
+
+    attempt: int
+    end: End | None
+    """None while the attempt is not over."""
+    started: bool
+    """Whether anything of it is in a journal."""
+
+    @property
+    def status(self) -> str:
+        """MLflow's word for it."""
+        if self.end is not None and self.end.state in _STATUS:
+            return _STATUS[self.end.state]
+        return "RUNNING" if self.started else "SCHEDULED"
+
+    @property
+    def mark(self) -> str:
+        """Identifies the end that was uploaded; empty before there is one."""
+        return "" if self.end is None else f"{self.attempt} {self.end.state.value} {self.end.time}"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the files of a run, read once, say about it; they don't change while it runs."""
+
+    run_id: str
+    experiment: Experiment
+    plan: Plan | None
+    provenance: Provenance | None
+
+    def params(self) -> dict[str, str]:
+        """Parameters by name, the plan's first; long values are whole (see `split_long`)."""
+        return dict(list(self._all_params().items())[:MAX_PARAMS])
+
+    def _all_params(self) -> dict[str, str]:
+        planned = {} if self.plan is None else _plan_params(self.plan)
+        asked = {metric_key(key): value for key, value in _flatten(self.experiment)}
+        return planned | {key: value for key, value in asked.items() if key not in planned}
+
+    def tags(self, attempt: AttemptDir, ending: Ending, facts: Facts, curves: Curves) -> dict[str, str]:
+        """Tags by name, the note among them."""
+        handle = attempt.read_handle()
+        left_out = len(self._all_params()) - MAX_PARAMS
+        found = {
+            "himori.run_id": self.run_id,
+            "himori.job_id": handle.job_id if handle else None,
+            "himori.attempt": str(ending.attempt),
+            "himori.nodes": hostlist.collect_hostlist(facts.nodes.get(ending.attempt, ())) or None,
+            "himori.hardware": self.experiment.hardware.name,
+            "himori.model": self.experiment.model.name,
+            "himori.precision": self.experiment.precision.name,
+            "himori.end": ending.end.state.value if ending.end else ending.status,
+            "himori.end_message": ending.end.message if ending.end else "",
+            "himori.params_left_out": str(left_out) if left_out > 0 else None,
+            "mlflow.source.name": "himori",
+            "mlflow.note.content": self.note(ending),
+            **_provenance_tags(self.provenance),
+            **_environment_tags(facts.environment),
+            **_quality_tags(facts, curves),
+        }
+        return {key: _shortened(value) for key, value in found.items() if value is not None}
+
+    def note(self, ending: Ending) -> str:
+        """The run's description, verdict first since MLflow folds all but the first lines."""
+        state = ending.end.state.value if ending.end else ending.status
+        message = f": {ending.end.message}" if ending.end and ending.end.message else ""
+        rows = [("attempt", str(ending.attempt)), *_rows(self.experiment, self.plan)]
+        table = "\n".join(f"| {name} | {_cell(value)} |" for name, value in rows)
+        return f"**{state}**{_cell(message)}\n\n| | |\n|---|---|\n{table}\n"
+
+
+def read_view(run: RunDir) -> View:
+    """Reads the files of a run; raises RunDirError when one is damaged or there is no configuration."""
+    plan = run.read_plan() if run.plan_file.exists() else None
+    return View(run.run_id, run.read_experiment(), plan, read_provenance(run))
+
+
+def split_long(params: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Parameters as MLflow takes them, and the values too long for that by name of the file they go to."""
+    short: dict[str, str] = {}
+    files: dict[str, str] = {}
+    for key, value in params.items():
+        if len(value) <= MAX_PARAM_LENGTH:
+            short[key] = value
+            continue
+        file = f"params/{key.replace('/', '_')}.txt"
+        files[file] = value
+        digest = hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()
+        short[key] = f"{len(value)} characters, sha256 {digest}, in the artifact {file}"
+    return short, files
+
+
+def _flatten(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Leaves of the configuration by dotted key, plain keys and names of groups first."""
+    groups = {group.name: getattr(experiment, group.name) for group in fields(experiment)}
+    for group in _NO_PARAMS:
+        groups.pop(group)
+    for group, value in groups.items():
+        if not is_dataclass(value):
+            yield from _leaves("experiment" if group == "name" else group, value)
+        elif hasattr(value, "name"):
+            yield group, value.name
+    # The shape of the model, which its name tells too, comes last: beyond the limit it is left out first.
+    for group, value in sorted(groups.items(), key=lambda item: item[0] == "model"):
+        if is_dataclass(value) and not isinstance(value, type) and group not in _BY_NAME_ONLY:
+            yield from _options(group, value)
+
+
+def _options(group: str, options: DataclassInstance) -> Iterator[tuple[str, str]]:
+    for option in fields(options):
+        value = getattr(options, option.name)
+        default = option.default if option.default_factory is MISSING else option.default_factory()
+        if option.name not in ("name", "description") and not (group in _ONLY_WHAT_DIFFERS and value == default):
+            yield from _leaves(f"{group}.{option.name}", to_jsonable(value))
+
+
+def _leaves(key: str, value: object) -> Iterator[tuple[str, str]]:
+    match value:
+        case None:
+            return
+        case Mapping():
+            for name, item in value.items():
+                yield from _leaves(f"{key}.{name}", item)
+        case str():
+            yield key, value
+        case _:
+            yield key, json.dumps(value)
+
+
+def _plan_params(plan: Plan) -> dict[str, str]:
+    layout = {key: value for key, value in to_jsonable(plan.layout).items() if key not in _OF_THE_RECIPE}
+    values = {
+        "nodes": layout.pop("nodes"),
+        "ranks": plan.layout.ranks,
+        "parameters": plan.parameters,
+        "tokens_per_step": plan.tokens_per_step,
+        "total_tokens": plan.total_tokens,
+        **{f"layout.{key}": value for key, value in layout.items()},
+    }
+    return {key: json.dumps(value) for key, value in values.items()}
+
+
+def _provenance_tags(provenance: Provenance | None) -> dict[str, str | None]:
+    if provenance is None:
+        return {}
+    code = provenance.code
+    versions = {f"himori.{name.replace('-', '_')}": version for name, version in provenance.versions.items()}
+    git = {
+        "mlflow.source.git.commit": code.commit if code else None,
+        "mlflow.source.git.branch": code.branch if code else None,
+        "mlflow.source.git.repoURL": code.remote if code else None,
+        "himori.git.dirty": json.dumps(code.dirty) if code else None,
+    }
+    return {"himori.version": versions.pop("himori.himori", None), **versions, **git}
+
+
+def _environment_tags(environment: Mapping[str, object]) -> dict[str, str | None]:
+    """What the workers saw; it stands before what the submitting machine has."""
+    return {f"himori.{key}": str(environment[key]) for key in _ENVIRONMENT if environment.get(key) is not None}
+
+
+def _quality_tags(facts: Facts, curves: Curves) -> dict[str, str | None]:
+    first = curves.first_nonfinite_step
+    quarantined = "; ".join(f"{key}: {why}" for key, why in sorted(curves.quarantined.items()))
+    return {
+        "train.first_nonfinite_step": None if first is None else str(first),
+        "himori.repeats_differ": str(curves.repeats_differ) if curves.repeats_differ else None,
+        "himori.damaged_lines": str(facts.damaged_lines) if facts.damaged_lines else None,
+        "himori.quarantined": quarantined or None,
+    }
+
+
+def _rows(experiment: Experiment, plan: Plan | None) -> Iterator[tuple[str, str]]:
+    yield "model", experiment.model.name + (f", {plan.parameters:,} parameters" if plan else "")
+    yield "hardware", f"{experiment.hardware.name} on {experiment.cluster.name}"
+    yield "precision", experiment.precision.name
+    if plan is None:
+        return
+    layout = plan.layout
+    sizes = ("tp", "pp", "vp", "cp", "ep", "etp", "dp")
+    yield "layout", f"{layout.nodes} nodes, " + ", ".join(f"{size} {getattr(layout, size)}" for size in sizes)
+    yield "steps", f"{experiment.recipe.steps:,} of {plan.tokens_per_step:,} tokens"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _shortened(value: str) -> str:
+    """A tag MLflow stores whole; what is left out is said, and the run directory has all of it."""
+    if len(value) <= MAX_TAG_LENGTH:
+        return value
+    note = f" ... ({len(value)} characters, the rest is in the run directory)"
+    return value[: MAX_TAG_LENGTH - len(note)] + note

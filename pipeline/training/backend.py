@@ -1,0 +1,48 @@
+"""What training on a GPU and training on a CPU differ in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerParts:
+    """Modules of a transformer layer for devices on which Transformer Engine doesn't run."""
+
+    core_attention: type[torch.nn.Module]
+    rms_norm: type[torch.nn.Module]
+    layer_norm: type[torch.nn.Module]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Backend:
+    """The device of this rank and what it brings."""
+
+    device: torch.device
+    collectives: str
+    """torch.distributed's name for the library that ranks talk through."""
+    parts: LayerParts | None
+    """None: Transformer Engine builds the layers."""
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether this rank computes on the CPU."""
+        return self.device.type == "cpu"
+
+
+def gpu_backend(local_rank: int) -> Backend:
+    """Makes the GPU with this index the current device and trains on it."""
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return Backend(device=device, collectives="nccl", parts=None)
+
+
+def describe(backend: Backend) -> dict[str, Any]:
+    """Torch's version and the device, for the record."""
+    if backend.is_cpu:
+        return {"torch": torch.__version__, "device": "cpu"}
+    name = torch.cuda.get_device_name(backend.device)
+    return {"torch": torch.__version__, "device": name, "cuda": torch.version.cuda}

@@ -1,0 +1,128 @@
+"""The training loop: one optimizer step after the other, and what each of them measured."""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pipeline.training import megatron
+from pipeline.training.data import Sampler
+from pipeline.training.events import EventSink
+from pipeline.training.failures import NonFinite
+
+_MEMORY_EVERY_STEPS = 10
+_KIB_PER_GIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trainer:
+    """All that one rank needs to train."""
+
+    model: Any
+    optimizer: Any
+    schedule: Any
+    sampler: Sampler
+    steps: int
+    sink: EventSink
+    reports: bool
+    """Whether this is the rank that reports the measurements of all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """What one step measured, equal on all ranks but for the time."""
+
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    seconds: float
+
+
+def train(trainer: Trainer) -> None:
+    """Runs all steps; raises NonFinite at the first loss or gradient that isn't finite."""
+    for step in range(1, trainer.steps + 1):
+        result = run_step(trainer, step)
+        _require_finite(trainer, step, result)
+        values = metrics_of(result, trainer.sampler, step)
+        if step % _MEMORY_EVERY_STEPS == 0 or step == trainer.steps:
+            values["memory/rss_max_gib"] = _largest_rss_gib(trainer.sampler.device)
+        if trainer.reports:
+            _report(trainer.sink, step, result, values)
+
+
+def run_step(trainer: Trainer, step: int) -> StepResult:
+    """One optimizer step; raises NonFinite on a rank that accumulated a gradient that isn't finite."""
+    start = time.perf_counter()
+    rate = megatron.learning_rate(trainer.schedule)
+    losses = _accumulate(trainer, step)
+    grad_norm = megatron.optimizer_step(trainer.optimizer)
+    megatron.advance_schedule(trainer.schedule)
+    loss = _mean_over_ranks(losses, trainer.sampler.device)
+    return StepResult(loss=loss, grad_norm=grad_norm, learning_rate=rate, seconds=time.perf_counter() - start)
+
+
+def metrics_of(result: StepResult, sampler: Sampler, step: int) -> dict[str, float]:
+    """A step's metrics by name."""
+    tokens = sampler.layout.global_batch * sampler.sequence_length
+    return {
+        "train/loss": result.loss,
+        "train/grad_norm": result.grad_norm,
+        "train/learning_rate": result.learning_rate,
+        "train/consumed_tokens": float(step * tokens),
+        "throughput/step_time_s": result.seconds,
+        "throughput/tokens_per_s": tokens / result.seconds,
+    }
+
+
+def _accumulate(trainer: Trainer, step: int) -> list[torch.Tensor]:
+    megatron.clear_gradients(trainer.model, trainer.optimizer)
+    sampler = trainer.sampler
+    try:
+        return megatron.forward_backward(trainer.model, sampler.batches(step), sampler.layout, sampler.sequence_length)
+    except RuntimeError as error:
+        # Megatron's own check raises before gradients are reduced, on the ranks that have the bad ones only.
+        if megatron.has_finite_gradients(trainer.model):
+            raise
+        raise _non_finite(step, "a gradient of this rank", trainer.sink) from error
+
+
+def _mean_over_ranks(losses: list[torch.Tensor], device: torch.device) -> float:
+    """Mean loss over the ranks that know it, those of the last stage, given to all."""
+    known = [sum(float(loss) for loss in losses), len(losses)]
+    totals = torch.tensor(known, dtype=torch.float64, device=device)
+    dist.all_reduce(totals)
+    return float(totals[0] / totals[1])
+
+
+def _largest_rss_gib(device: torch.device) -> float:
+    """Largest resident memory that any rank's process had so far, GiB."""
+    kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    largest = torch.tensor(kib, dtype=torch.int64, device=device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return int(largest) / _KIB_PER_GIB
+
+
+def _report(sink: EventSink, step: int, result: StepResult, values: dict[str, float]) -> None:
+    if step == 1:
+        sink.emit("phase", {"name": "first_step", "seconds": result.seconds})
+    sink.emit("metrics", {"step": step, "values": values})
+
+
+def _require_finite(trainer: Trainer, step: int, result: StepResult) -> None:
+    """Loss and norm are equal on all ranks, so all stop at the same step and one of them says why."""
+    for what, value in (("the loss", result.loss), ("the gradient norm", result.grad_norm)):
+        if not math.isfinite(value):
+            raise _non_finite(step, f"{what} ({value})", trainer.sink if trainer.reports else None)
+
+
+def _non_finite(step: int, what: str, sink: EventSink | None) -> NonFinite:
+    message = f"step {step}: {what} is not finite; lower optimizer.lr or raise optimizer.warmup_steps"
+    if sink is not None:
+        sink.emit("warning", {"message": message})
+    return NonFinite(message)

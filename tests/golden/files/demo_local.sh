@@ -1,0 +1,7 @@
+#!/bin/bash
+
+# setup
+export PYTHONSAFEPATH=1
+
+# command
+exec /shared/env/bin/python -P -m launchers.local_session /shared/runs/20260131-120000-demo-a1b2c3
