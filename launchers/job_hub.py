@@ -27,6 +27,8 @@ from pipeline.types import End, RankExit
 HANDSHAKE_S = 10.0
 SIGNAL_SETTLE_S = 0.5
 """After a signal from outside, how long a rank's own failure may still be on its way."""
+LIMIT_SLACK_S = 10.0
+"""How far the supervisors' clock may be behind the job's: they start after it."""
 FINISH_SPREAD_S = 300.0
 """How long ranks may go on once another one has finished."""
 
@@ -34,11 +36,14 @@ FINISH_SPREAD_S = 300.0
 class JobHub:
     """Talks to the leaders of all nodes over TCP; everything it decides goes through one inbox."""
 
-    def __init__(self, task: Task, *, token: str, grace_s: float, cancel_asked: Callable[[], bool]) -> None:
+    def __init__(
+        self, task: Task, *, token: str, grace_s: float, cancel_asked: Callable[[], bool], time_limit_at: float
+    ) -> None:
         self._task = task
         self._token = token
         self._grace_s = grace_s
         self._cancel_asked = cancel_asked
+        self._time_limit_at = time_limit_at
         self._inbox: asyncio.Queue[tuple[Peer, Message | None]] = asyncio.Queue()
         self._nodes: dict[int, tuple[NodeReady, Peer]] = {}
         self._exits: dict[int, RankExit] = {}
@@ -111,6 +116,8 @@ class JobHub:
 
     async def _reason_to_stop(self) -> Stop | None:
         failed = first_failure(list(self._exits.values()))
+        if failed and failed.signal == signal.SIGTERM and await self._was_signalled():
+            failed = None  # Slurm's signal reached the worker before its supervisor could stop it
         if failed:
             cause = StopCause.rank_lost if failed.exit_code is failed.signal is None else StopCause.rank_failed
             return Stop(cause=cause, reason=describe(failed))
@@ -120,16 +127,23 @@ class JobHub:
             return await self._stop_for_signal(self._signalled)
         return None
 
+    async def _was_signalled(self) -> bool:
+        """Whether a supervisor was told to end too, or is in a moment."""
+        deadline = time.monotonic() + SIGNAL_SETTLE_S
+        while self._signalled is None and await self._take_one(deadline - time.monotonic()):
+            pass
+        return self._signalled is not None
+
     async def _stop_for_signal(self, signalled: Signalled) -> Stop:
         deadline = time.monotonic() + SIGNAL_SETTLE_S
         while await self._take_one(deadline - time.monotonic()):
-            failed = first_failure(list(self._exits.values()))
+            failed = first_failure([seen for seen in self._exits.values() if seen.signal != signal.SIGTERM])
             if failed:  # the signal was the scheduler's answer to it
                 return Stop(cause=StopCause.rank_failed, reason=describe(failed))
         name = signal.Signals(signalled.signal).name
         if self._cancel_asked():
             return Stop(cause=StopCause.cancelled, reason="cancelled through himori")
-        if self._task.end_time is not None and time.time() >= self._task.end_time - 1:
+        if time.time() >= self._time_limit_at - LIMIT_SLACK_S:
             return Stop(cause=StopCause.timeout, reason=f"the time limit was reached ({name})")
         return Stop(cause=StopCause.cancelled, reason=f"ended from outside by {name} (scancel or preemption)")
 

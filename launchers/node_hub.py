@@ -68,7 +68,7 @@ class NodeHub:
             await asyncio.wait_for(self._complete.wait(), timeout_s)
         up = await self._connect_up(ports, deadline + timeout_s)
         if up is None:
-            message = f"node {self._task.node} could not reach rank 0's supervisor on {self._task.first_host}"
+            message = f"rank 0's supervisor on {self._task.first_host} could not be reached from {self._task.node}"
             return await self._give_up(StopCause.leader_lost, message)
         self._up = up
         up.send(
@@ -99,7 +99,9 @@ class NodeHub:
                 case Bye() as bye:
                     return bye
                 case None:
-                    message = f"node {self._task.node} lost contact with rank 0's supervisor on {self._task.first_host}"
+                    message = (
+                        f"rank 0 on {self._task.first_host} is gone with its supervisor, as seen from {self._task.node}"
+                    )
                     return await self._give_up(StopCause.leader_lost, message)
                 case _:
                     pass

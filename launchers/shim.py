@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -35,6 +36,8 @@ def main() -> None:
     """Applies the options of argv[1], then execs the rest."""
     options, argv = json.loads(sys.argv[1]), sys.argv[2:]
     die_with_parent(options["death_signal"], options.get("parent"))
+    # Slurm sends its notice before the time limit to every process of a step; only the supervisors have a use for it.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     if options.get("cpus"):
         os.sched_setaffinity(0, options["cpus"])
     if options.get("nice"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import subprocess
 import time
@@ -17,7 +18,7 @@ from launchers.dispatch import start_supervisor
 from launchers.view import JobPhase, JobView
 from pipeline.errors import ClusterError
 from pipeline.rundir import RunDir, write_json
-from pipeline.submission import SIGNAL_LEAD_S, job_script, logs_folder, python_command
+from pipeline.submission import job_script, logs_folder, python_command, signal_lead_s
 from pipeline.types import Handle, LauncherKind, Submission
 
 COMMAND_TIMEOUT_S = 30.0
@@ -78,7 +79,8 @@ def _sbatch(submission: Submission) -> str:
             folder=logs_folder(submission), max_num_timeout=0, python=python_command(submission)
         )
         executor.update_parameters(**submitit_parameters(submission))
-        with _own_environment():
+        # What sbatch prints is in the error that is raised; submitit would print it a second time.
+        with _own_environment(), contextlib.redirect_stderr(io.StringIO()):
             return str(executor.submit(start_supervisor, submission.run_dir).job_id)
     except (FailedJobError, FailedSubmissionError) as error:
         raise ClusterError(f"sbatch refused the job: {_last_line(str(error))}") from error
@@ -98,7 +100,7 @@ def submitit_parameters(submission: Submission) -> dict[str, Any]:
         **known_numbers,
         "additional_parameters": {key: value or True for key, value in options.items()},
         "setup": list(submission.setup),
-        "signal_delay_s": SIGNAL_LEAD_S,
+        "signal_delay_s": signal_lead_s(submission),
         "srun_args": list(submission.srun),
         "stderr_to_stdout": True,
         "wckey": None,

@@ -70,6 +70,7 @@ class Supervisor:
         self._attempt = attempt
         self._task = task
         self._experiment: Experiment = run.read_experiment()
+        self._began = time.time()
         self._token = job_token(run.run_id, attempt.number, task.job_id)
         self._ports = candidate_ports(self._token)
         self._master: socket.socket | None = None
@@ -110,6 +111,7 @@ class Supervisor:
             token=self._token,
             grace_s=self._experiment.cluster.stop_grace_s,
             cancel_asked=self._attempt.cancel_file.exists,
+            time_limit_at=self._time_limit_at(),
         )
         server = await asyncio.start_server(hub.serve, sock=listener, limit=LINE_LIMIT_BYTES)
         syncer = await self._start_syncer()
@@ -124,6 +126,10 @@ class Supervisor:
             hub.dismiss(code)
         finally:
             server.close()
+
+    def _time_limit_at(self) -> float:
+        """When the time limit ends the job: Slurm says it from 23.02 on, before that it is reckoned from our start."""
+        return self._task.end_time or self._began + 60 * self._experiment.cluster.time_limit_min
 
     async def _start_syncer(self) -> asyncio.subprocess.Process:
         """MLflow's client can block for minutes, so it lives in a process of its own, beside this one only."""

@@ -18,7 +18,7 @@ _NEVER = frozenset({"array", "error", "ntasks", "requeue", "wrap", "parsable", "
 """sbatch options that would change what a run is: where it writes, how many tasks it has, when it starts."""
 
 SIGNAL_LEAD_S = 90
-"""Seconds before the time limit at which Slurm sends SIGUSR2 to the ranks."""
+"""Seconds before the time limit at which Slurm sends SIGUSR2 to the ranks; less for jobs of a few minutes."""
 
 
 def prepare(experiment: Experiment, plan: Plan, *, run_dir: str, python: str, attempt: int = 1) -> Submission:
@@ -52,6 +52,11 @@ def prepare(experiment: Experiment, plan: Plan, *, run_dir: str, python: str, at
 def comment_for(run_id: str) -> str:
     """The comment that ties a job in the queue to its run."""
     return f"himori:{run_id}"
+
+
+def signal_lead_s(submission: Submission) -> int:
+    """How long before its time limit a job is given notice, seconds."""
+    return min(SIGNAL_LEAD_S, 60 * submission.time_limit_min // 4)
 
 
 def logs_folder(submission: Submission) -> str:
@@ -99,7 +104,7 @@ def _sbatch_options(submission: Submission, cluster: Cluster, plan: Plan) -> tup
         "ntasks-per-node": str(submission.ranks_per_node),
         "open-mode": "append",
         "output": f"{logs_folder(submission)}/%j_0_log.out",
-        "signal": f"USR2@{SIGNAL_LEAD_S}",
+        "signal": f"USR2@{signal_lead_s(submission)}",
         "time": str(submission.time_limit_min),
     }
     _check_free(cluster.sbatch, options)

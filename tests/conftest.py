@@ -22,9 +22,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def local_site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+def local_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """This machine through the local launcher."""
-    return Site(name="local", run_root=tmp_path_factory.mktemp("local") / "runs", overrides=("cluster=local",))
+    site = Site(name="local", run_root=tmp_path_factory.mktemp("local") / "runs", overrides=("cluster=local",))
+    yield site
+    site.end_everything()
 
 
 @pytest.fixture(scope="session")
@@ -34,11 +36,13 @@ def cluster() -> Iterator[DevCluster]:
 
 
 @pytest.fixture(scope="session")
-def slurm_site(cluster: DevCluster) -> Site:
+def slurm_site(cluster: DevCluster) -> Iterator[Site]:
     """The development cluster through Slurm; its run root is a folder that every node sees."""
     root = Path(tempfile.mkdtemp(dir=cluster.state / "jobs"))
     environment = {"SLURM_CONF": cluster.env["SLURM_CONF"]}
-    return Site(name="slurm", run_root=root / "runs", overrides=("cluster=dev",), environment=environment)
+    site = Site(name="slurm", run_root=root / "runs", overrides=("cluster=dev",), environment=environment)
+    yield site
+    site.end_everything()
 
 
 @pytest.fixture

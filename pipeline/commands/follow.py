@@ -15,6 +15,7 @@ from pipeline.rundir import RunDir
 from pipeline.tracking.cursor import read_cursor
 from pipeline.tracking.journal import Event, read_events
 from pipeline.tracking.store import store_of
+from pipeline.tracking.view import is_complete
 from pipeline.types import RunState
 
 POLL_S = 0.3
@@ -40,10 +41,12 @@ def follow(run: RunDir, steps: int) -> int:
 
 def finish(status: RunStatus) -> None:
     """What is left to do once a run has its end: MLflow is told by the run itself, or here where that was cut off."""
-    if status.reaped:
-        sync_quietly(status.run)
-    elif status.state.is_final:
+    if not status.state.is_final:
+        return
+    if not status.reaped:
         wait_until_over(status, status.run.read_experiment().tracking.finish_timeout_s + 10)
+    if status.end and not is_complete(status.run, read_cursor(status.run, store_of(status.run).uri)):
+        sync_quietly(status.run)
 
 
 def _follow(run: RunDir, steps: int, console: Console) -> RunStatus:

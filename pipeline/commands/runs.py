@@ -33,7 +33,7 @@ def status(arguments: argparse.Namespace) -> int:
     runs = [find_run(root, wanted) for wanted in arguments.runs] or list(list_runs(root))[-LISTED:]
     statuses = run_statuses(runs)
     for one in statuses:
-        if one.reaped:
+        if one.reaped:  # found out just now: nobody else will tell MLflow
             sync_quietly(one.run)
     if arguments.json:
         print(json.dumps([_as_json(one) for one in statuses], indent=1))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.model_math import head_dim
-from pipeline.types import Experiment, Layout, ModelSpec, OptimizerSpec, Reason, Recipe
+from pipeline.types import Experiment, Layout, LayoutRequest, ModelSpec, OptimizerSpec, Reason, Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,9 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
         micro_batch=recipe.micro_batch,
         global_batch=recipe.global_batch,
         num_microbatches=micro_batches,
+        vp=request.vp or 1,
+        ep=request.ep or 1,
+        etp=request.etp or 1,
     )
     return layout, (
         Reason(what="ranks_per_node", value=str(per_node), why=why_per_node),
@@ -64,6 +67,7 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
         _size_reason("tp", request.tp, tp),
         _size_reason("pp", request.pp, pp),
         _size_reason("cp", request.cp, cp),
+        *_asked_sizes(request),
         Reason(what="dp", value=str(dp), why=f"{ranks} ranks / (tp {tp} x pp {pp} x cp {cp})"),
         Reason(
             what="num_microbatches",
@@ -71,6 +75,14 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
             why=f"global_batch {recipe.global_batch} / (micro_batch {recipe.micro_batch} x dp {dp})",
         ),
     )
+
+
+def _asked_sizes(request: LayoutRequest) -> Iterator[Reason]:
+    """The sizes that are 1 unless somebody asks for more."""
+    for name in ("vp", "ep", "etp"):
+        asked = getattr(request, name)
+        if asked is not None:
+            yield _size_reason(name, asked, asked)
 
 
 def _nodes(experiment: Experiment, per_node: int) -> tuple[int, int, str]:
@@ -134,6 +146,9 @@ def _check_positive(experiment: Experiment) -> Iterator[Problem]:
         "layout.tp": request.tp,
         "layout.pp": request.pp,
         "layout.cp": request.cp,
+        "layout.vp": request.vp,
+        "layout.ep": request.ep,
+        "layout.etp": request.etp,
         "nodes": experiment.nodes,
         "ranks": experiment.ranks,
     }

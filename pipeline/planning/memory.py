@@ -68,7 +68,9 @@ def spread(job: Job) -> MemorySpread:
     if job.precision.low_precision is LowPrecision.nvfp4:
         return _FP4
     chosen = _LOW if job.precision.low_precision else (_MOE if job.model.moe else _DENSE)
-    return dataclasses.replace(chosen, reserve=1.02, reserve_high=1.06) if job.techniques.expandable_segments else chosen
+    return (
+        dataclasses.replace(chosen, reserve=1.02, reserve_high=1.06) if job.techniques.expandable_segments else chosen
+    )
 
 
 def estimate_memory(job: Job) -> MemoryEstimate:
@@ -145,7 +147,7 @@ def static_bytes(job: Job, stage: Stage) -> tuple[float, float, float]:
 
 
 def _live(job: Job, stage: Stage) -> tuple[float, float]:
-    """(weights, gradients) bytes of what FSDP holds whole: the layer in use, the next one, and the ends of the model."""
+    """(weights, gradients) bytes that FSDP holds whole: the layer in use, the next one, the ends of the model."""
     dense, experts = layer_parameters(job, stage)
     unit, plain = (dense + experts) / max(1, stage.layers), end_parameters(job, stage)
     element = element_bytes(job.precision.dtype)

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from pipeline.errors import PlanRefused
 from pipeline.model_math import padded_vocab_size, parameters
-from pipeline.planning.layout import check_request, derive_layout, uses_gpus
+from pipeline.planning.calibration import UNCALIBRATED, Calibration
+from pipeline.planning.estimates import choose_layout, estimate, job_of, refuse_what_cannot_fit
+from pipeline.planning.layout import Problem, check_request, derive_layout, uses_gpus
+from pipeline.planning.rules import check_job
 from pipeline.types import Experiment, Layout, Plan, Reason
 
 
-def make_plan(experiment: Experiment) -> Plan:
+def make_plan(experiment: Experiment, calibration: Calibration = UNCALIBRATED) -> Plan:
     """The plan of a request.
 
-    Raises PlanRefused naming every broken rule, each with what was got and what is allowed.
+    Raises PlanRefused naming every broken rule, each with what was got and what is allowed, or that memory can't
+    suffice, with the least change that fits.
     """
     layout, reasons = derive_layout(experiment)
-    problems = check_request(experiment, layout)
-    if problems:
-        raise PlanRefused("; ".join(problem.message for problem in problems))
+    job = job_of(experiment, layout)
+    problems = [*check_request(experiment, layout), *check_job(job)]
+    job, why_layout = choose_layout(experiment, job, problems, calibration)
+    _refuse([] if why_layout else problems)
+    if why_layout:
+        layout = job.layout
+        reasons = (*(reason for reason in reasons if reason.what in {"ranks_per_node", "nodes"}), *why_layout)
+    estimates = estimate(experiment, job, calibration)
+    refuse_what_cannot_fit(job, estimates.memory)
     cpus, why_cpus = _cpus_per_rank(experiment, layout)
     tokens_per_step = layout.global_batch * experiment.recipe.sequence_length
     vocab = padded_vocab_size(experiment.model.vocab_size, layout.tp)
@@ -34,7 +44,16 @@ def make_plan(experiment: Experiment) -> Plan:
             Reason(what="cpus_per_rank", value=str(cpus or "scheduler's default"), why=why_cpus),
             Reason(what="padded_vocab_size", value=str(vocab), why=f"multiple of 128 x tp {layout.tp}"),
         ),
+        memory=estimates.memory,
+        throughput=estimates.throughput,
+        cost=estimates.cost,
+        warnings=estimates.warnings,
     )
+
+
+def _refuse(problems: list[Problem]) -> None:
+    if problems:
+        raise PlanRefused("; ".join(problem.message for problem in problems))
 
 
 def _cpus_per_rank(experiment: Experiment, layout: Layout) -> tuple[int | None, str]:

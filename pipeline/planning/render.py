@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from pipeline.planning.render_estimates import cost_rows, headline, memory_rows, speed_rows
 from pipeline.types import Experiment, LauncherKind, Layout, Plan, Submission
 
 
@@ -12,6 +13,7 @@ def plan_text(experiment: Experiment, plan: Plan, submission: Submission, script
     blocks = (
         _table("", _headline(experiment, plan)),
         _table("layout", _layout(plan.layout)),
+        *_estimates(plan),
         _table("resources", _resources(plan, submission)),
         _table("why", [(reason.what, f"{reason.value}: {reason.why}") for reason in plan.reasons]),
         "job script\n" + "\n".join(f"  {line}".rstrip() for line in script.splitlines()),
@@ -31,12 +33,26 @@ def _headline(experiment: Experiment, plan: Plan) -> list[tuple[str, str]]:
             "training",
             f"{recipe.steps} steps x {_count(plan.tokens_per_step)} tokens = {_count(plan.total_tokens)} tokens",
         ),
-        ("memory, speed", "not estimated yet: whether it fits shows when it runs"),
+        ("memory, speed", headline(plan)),
     ]
+
+
+def _estimates(plan: Plan) -> Iterator[str]:
+    """Memory, speed, cost and warnings, as far as they were estimated."""
+    if plan.memory:
+        yield _table("memory", memory_rows(plan.memory))
+    if plan.throughput:
+        yield _table("speed", speed_rows(plan.throughput))
+    if plan.cost:
+        yield _table("cost", cost_rows(plan.cost))
+    if plan.warnings:
+        yield _table("warnings", [("", warning) for warning in plan.warnings])
 
 
 def _layout(layout: Layout) -> list[tuple[str, str]]:
     sizes = f"tp {layout.tp} x pp {layout.pp} x cp {layout.cp} x dp {layout.dp}"
+    further = (("vp", layout.vp), ("ep", layout.ep), ("etp", layout.etp))
+    sizes += "".join(f", {name} {size}" for name, size in further if size > 1)
     return [
         ("ranks", f"{layout.ranks} = {layout.nodes} nodes x {layout.ranks_per_node}"),
         ("parallel", sizes + (", sequence parallel" if layout.sequence_parallel else "")),

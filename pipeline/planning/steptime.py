@@ -27,9 +27,7 @@ class SpeedModel:
     (planner priors, SimuMax, NCCL); what differs by GPU, format and software is the calibration's to say.
     """
 
-    linear: dict[str, float] = field(
-        default_factory=lambda: {"bf16": 0.72, "fp8": 0.65, "mxfp8": 0.56, "nvfp4": 0.48}
-    )
+    linear: dict[str, float] = field(default_factory=lambda: {"bf16": 0.72, "fp8": 0.65, "mxfp8": 0.56, "nvfp4": 0.48})
     """End-to-end fraction of peak that linear layers reach, by rate class."""
     grouped: float = 0.75
     """The same for many small experts, relative to `linear`."""

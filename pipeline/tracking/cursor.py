@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pipeline.errors import RunDirError
 from pipeline.rundir import RunDir, read_json, write_json
 
 
@@ -31,10 +32,10 @@ class Cursor:
 
 
 def read_cursor(run: RunDir, store: str) -> Cursor:
-    """The run's cursor; a new one when there is none or it is about another store."""
+    """The run's cursor; a new one when there is none, it can't be read or it is about another store."""
     try:
         cursor = read_json(run.sync_file, Cursor)
-    except FileNotFoundError:
+    except (FileNotFoundError, RunDirError):
         return Cursor(store=store)
     return cursor if cursor.store == store else Cursor(store=store)
 

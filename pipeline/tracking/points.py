@@ -71,7 +71,7 @@ class Curves:
             return []
         step, values = event.data.get("step"), event.data.get("values")
         if not isinstance(values, Mapping) or not _is_step(step) or not math.isfinite(event.time):
-            self.quarantined[f"event at {event.time}"] = "has no step, values or time"
+            self.quarantined["(event)"] = "has no step, values or time"
             return []
         time_ms = max(0, int(event.time * 1000))
         nonfinite_before = self.nonfinite

@@ -48,7 +48,7 @@ class Store:
 def resolve_store(uri: str | None, run_root: Path) -> Store:
     """The store a `tracking.uri` means for the runs of `run_root`; None is `mlflow.db` in the run root.
 
-    Raises UserError for a folder (MLflow retired that), a relative sqlite path and a password in the URI.
+    Raises UserError for a folder (MLflow retired that), a relative sqlite path and credentials in the URI.
     """
     if uri is None:
         database = run_root.absolute() / "mlflow.db"
@@ -56,9 +56,9 @@ def resolve_store(uri: str | None, run_root: Path) -> Store:
     parts = urlsplit(uri)
     if parts.scheme in ("", "file"):
         raise UserError(f"tracking.uri: {uri!r} is a folder; give http(s)://HOST:PORT, sqlite:////FILE or null")
-    if parts.password:
+    if parts.password or (parts.username and parts.scheme in ("http", "https")):
         raise UserError(
-            f"tracking.uri: the URI of {parts.hostname} holds a password, which would be written into every run; "
+            f"tracking.uri: the URI of {parts.hostname} holds credentials, which would be written into every run; "
             "put it into MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD or ~/.mlflow/credentials"
         )
     if parts.scheme.partition("+")[0] != "sqlite":

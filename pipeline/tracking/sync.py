@@ -24,10 +24,10 @@ from pipeline.errors import HimoriError, RunNotFound, TrackingError, UserError
 from pipeline.rundir import AttemptDir, RunDir
 from pipeline.tracking.cursor import Cursor, read_cursor, write_cursor
 from pipeline.tracking.feed import Facts, Feed, Portion, journal_sizes
-from pipeline.tracking.patience import Following, Once, Patience
+from pipeline.tracking.patience import LOCKED_S, Following, Once, Patience
 from pipeline.tracking.points import Point
 from pipeline.tracking.store import Store, file_lock, store_of, sync_here
-from pipeline.tracking.view import EXPERIMENT_TAGS, Ending, read_view, split_long
+from pipeline.tracking.view import EXPERIMENT_TAGS, Ending, is_complete, read_view, split_long
 from pipeline.types import End, RunState
 
 if TYPE_CHECKING:
@@ -209,6 +209,7 @@ class Tracker:
     def _ask(self, request: Callable[[], T]) -> T:
         """The answer; raises _Refused when it is no, TrackingError when there is none in time."""
         from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
 
         since, pause, reason = time.monotonic(), RETRY_S[0], "no time is left"
         while (left_s := self._patience.left_s(since)) > 0:
@@ -217,6 +218,8 @@ class Tracker:
                 return request()
             except MlflowException as error:
                 _raise_if_final(error, self._store.uri)
+                reason = _one_line(error)
+            except SQLAlchemyError as error:
                 reason = _one_line(error)
             self._pause(since, pause)
             pause = min(2 * pause, RETRY_S[1])
@@ -241,7 +244,7 @@ def _make_database(store: Store, database: Path, patience: Patience) -> None:
 
     create: Callable[[str, str | None], Any] = SqlAlchemyStore
     since = time.monotonic()
-    with file_lock(database.parent / ".mlflow.lock", lambda: patience.left_s(since)):
+    with file_lock(database.parent / ".mlflow.lock", lambda: patience.left_s(since, unanswered_s=LOCKED_S)):
         if _is_database(database):
             return
         with tempfile.TemporaryDirectory(dir=database.parent, prefix=".mlflow-") as folder:
@@ -277,7 +280,9 @@ def _raise_if_final(error: MlflowException, uri: str) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    """Beginning and end of a message: MLflow's begin with the request and end with the cause."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else f"{text[:120]} ... {text[-175:]}"
 
 
 # --------------------------------------------------------------------------- one run
@@ -301,7 +306,7 @@ class Syncer:
     def sync(self) -> SyncResult:
         """Uploads what is new; raises TrackingError when patience is at its end first."""
         since = time.monotonic()
-        with file_lock(self._run.path / ".sync.lock", lambda: self._patience.left_s(since)):
+        with file_lock(self._run.path / ".sync.lock", lambda: self._patience.left_s(since, unanswered_s=LOCKED_S)):
             return self._sync()
 
     def _sync(self) -> SyncResult:
@@ -405,7 +410,7 @@ def sync_run(run: RunDir, *, deadline_s: float | None) -> SyncResult:
     store or somebody deleted the run there, RunDirError when a file of the run is damaged.
     """
     cursor = read_cursor(run, store_of(run).uri)
-    if _is_complete(run, cursor):
+    if is_complete(run, cursor):
         return _result(run, cursor, complete=True, warnings=[])
     deadline = math.inf if deadline_s is None else time.monotonic() + deadline_s
     return Syncer(run, Once(deadline)).sync()
@@ -415,20 +420,11 @@ def follow_run(run: RunDir, patience: Following) -> SyncResult:
     """Uploads a run while it goes on, until its attempt is over or `patience` is told to stop; see `sync_run`."""
     syncer = Syncer(run, patience)
     while True:
-        last = patience.stop.is_set()
+        last = patience.is_told_to_stop
         result = syncer.sync()
         if result.complete or last:
             return result
-        patience.stop.wait(POLL_S)
-
-
-def _is_complete(run: RunDir, cursor: Cursor) -> bool:
-    """Whether the store has all of the run, as far as the run directory knows."""
-    attempt = run.last_attempt()
-    end = None if attempt is None else attempt.read_end()
-    if attempt is None or end is None or cursor.sending:
-        return False
-    return cursor.end == Ending(attempt.number, end, started=True).mark and cursor.offsets == journal_sizes(run)
+        patience.pause(POLL_S)
 
 
 def _result(run: RunDir, cursor: Cursor, *, complete: bool, warnings: Sequence[str]) -> SyncResult:

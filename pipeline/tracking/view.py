@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import hostlist
 
 from pipeline.rundir import AttemptDir, RunDir, to_jsonable
-from pipeline.tracking.feed import Facts
+from pipeline.tracking.cursor import Cursor
+from pipeline.tracking.feed import Facts, journal_sizes
 from pipeline.tracking.points import Curves, metric_key
 from pipeline.tracking.provenance import Provenance, read_provenance
 from pipeline.types import End, Experiment, Plan, RunState
@@ -74,7 +75,7 @@ class View:
 
     def params(self) -> dict[str, str]:
         """Parameters by name, the plan's first; long values are whole (see `split_long`)."""
-        return dict(list(self._all_params().items())[:MAX_PARAMS])
+        return {key: _storable(value) for key, value in list(self._all_params().items())[:MAX_PARAMS]}
 
     def _all_params(self) -> dict[str, str]:
         planned = {} if self.plan is None else _plan_params(self.plan)
@@ -102,7 +103,7 @@ class View:
             **_environment_tags(facts.environment),
             **_quality_tags(facts, curves),
         }
-        return {key: _shortened(value) for key, value in found.items() if value is not None}
+        return {key: _shortened(_storable(value)) for key, value in found.items() if value is not None}
 
     def note(self, ending: Ending) -> str:
         """The run's description, verdict first since MLflow folds all but the first lines."""
@@ -119,6 +120,15 @@ def read_view(run: RunDir) -> View:
     return View(run.run_id, run.read_experiment(), plan, read_provenance(run))
 
 
+def is_complete(run: RunDir, cursor: Cursor) -> bool:
+    """Whether the store has all of a run that is over, as far as the run directory knows."""
+    attempt = run.last_attempt()
+    end = None if attempt is None else attempt.read_end()
+    if attempt is None or end is None or cursor.sending:
+        return False
+    return cursor.end == Ending(attempt.number, end, started=True).mark and cursor.offsets == journal_sizes(run)
+
+
 def split_long(params: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Parameters as MLflow takes them, and the values too long for that by name of the file they go to."""
     short: dict[str, str] = {}
@@ -129,7 +139,7 @@ def split_long(params: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
             continue
         file = f"params/{key.replace('/', '_')}.txt"
         files[file] = value
-        digest = hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()
+        digest = hashlib.sha256(value.encode()).hexdigest()
         short[key] = f"{len(value)} characters, sha256 {digest}, in the artifact {file}"
     return short, files
 
@@ -228,6 +238,11 @@ def _rows(experiment: Experiment, plan: Plan | None) -> Iterator[tuple[str, str]
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _storable(value: str) -> str:
+    """Text every database takes: what a process printed may hold NULs, and bytes that were no UTF-8."""
+    return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
 
 
 def _shortened(value: str) -> str:

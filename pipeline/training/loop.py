@@ -49,11 +49,13 @@ def train(trainer: Trainer) -> None:
     for step in range(1, trainer.steps + 1):
         result = run_step(trainer, step)
         _require_finite(trainer, step, result)
+        if step == 1:
+            trainer.sink.emit("phase", {"name": "first_step", "seconds": result.seconds})
         values = metrics_of(result, trainer.sampler, step)
         if step % _MEMORY_EVERY_STEPS == 0 or step == trainer.steps:
             values["memory/rss_max_gib"] = _largest_rss_gib(trainer.sampler.device)
         if trainer.reports:
-            _report(trainer.sink, step, result, values)
+            trainer.sink.emit("metrics", {"step": step, "values": values})
 
 
 def run_step(trainer: Trainer, step: int) -> StepResult:
@@ -106,12 +108,6 @@ def _largest_rss_gib(device: torch.device) -> float:
     largest = torch.tensor(kib, dtype=torch.int64, device=device)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return int(largest) / _KIB_PER_GIB
-
-
-def _report(sink: EventSink, step: int, result: StepResult, values: dict[str, float]) -> None:
-    if step == 1:
-        sink.emit("phase", {"name": "first_step", "seconds": result.seconds})
-    sink.emit("metrics", {"step": step, "values": values})
 
 
 def _require_finite(trainer: Trainer, step: int, result: StepResult) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import select
 import shutil
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import TrackingError, UserError
@@ -28,7 +29,7 @@ from pipeline.rundir import RunDir, create_run_dir, write_json, write_text, writ
 from pipeline.tracking.journal import Event, JournalWriter
 from pipeline.tracking.patience import Following
 from pipeline.tracking.points import metric_key
-from pipeline.tracking.provenance import GitState, Provenance, write_provenance
+from pipeline.tracking.provenance import GitState, Provenance, boot_id, write_provenance
 from pipeline.tracking.sync import SyncResult, follow_run, main, sync_run
 from pipeline.types import (
     Cluster,
@@ -93,7 +94,7 @@ def make_run(root: Path, uri: str | None = None, *, name: str = "demo", data: st
             code=GitState(commit="c0ffee", branch="main", dirty=False, remote=None),
             workdir=None,
             versions={"python": "3.11.9", "torch": "2.8"},
-            host=os.uname().nodename,
+            boot_id=boot_id(),
             platform="Linux",
             kernel="Linux 6",
         ),
@@ -185,19 +186,30 @@ class Place:
         return path.read_text()
 
 
-def sync_process(run: RunDir, *options: str) -> subprocess.Popen[str]:
-    """The sync as a program, as jobs start it."""
-    return subprocess.Popen(
+@contextlib.contextmanager
+def sync_process(run: RunDir, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """The sync as a program, as jobs start it; it does not outlive the test."""
+    with subprocess.Popen(
         [sys.executable, "-P", "-m", "pipeline.tracking.sync", str(run.path), *options],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=run.path,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def wait_for(condition: Callable[[], object], *, seconds: float = 30) -> None:
+def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """(exit code, output, errors) of a process."""
+    output, errors = process.communicate(timeout=200)
+    return process.returncode, output, errors
+
+
+def wait_for(condition: Callable[[], object], *, seconds: float = 60) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it did not happen in time"
@@ -212,11 +224,10 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list
     for run in runs:
         journal(run, step(1))
         finish(run)
-    processes = [sync_process(run) for run in [*runs, runs[0]]]
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [(process.returncode, errors) for process, (_, errors) in zip(processes, outputs, strict=True)] == [
-        (0, "")
-    ] * 4
+    with contextlib.ExitStack() as stack:
+        processes = [stack.enter_context(sync_process(run)) for run in [*runs, runs[0]]]
+        outcomes = [outcome(process) for process in processes]
+    assert [(code, errors) for code, _, errors in outcomes] == [(0, "")] * 4
     return root / "mlflow.db", runs
 
 
@@ -290,6 +301,7 @@ class Relay:
         self._server = server
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
+        self._clients: list[socket.socket] = []
         self.is_deaf = False
         self.loses_answer_to = b""
         """Part of the request whose first answer does not come back."""
@@ -300,17 +312,17 @@ class Relay:
         return f"http://127.0.0.1:{self.port}"
 
     def _accept(self) -> None:
-        held = []
         while True:
             try:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            held.append(client)
+            self._clients.append(client)
             if not self.is_deaf:
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
+        loses = False
         with (
             contextlib.suppress(OSError),
             client,
@@ -319,12 +331,10 @@ class Relay:
             while ready := select.select([client, upstream], [], [])[0]:
                 source, sink = (client, upstream) if client in ready else (upstream, client)
                 data = source.recv(1 << 16)
-                if not data:
+                loses = loses or (source is client and self._loses(data))
+                if not data or (loses and source is upstream):
                     return
                 sink.sendall(data)
-                if source is client and self._loses(data):
-                    upstream.recv(1 << 16)
-                    return
 
     def _loses(self, request: bytes) -> bool:
         if not self.loses_answer_to or self.loses_answer_to not in request:
@@ -333,9 +343,13 @@ class Relay:
         return True
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
+        for end in [self._listener, *self._clients]:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        if self.is_deaf:
+            for client in self._clients:
+                client.close()
 
 
 @pytest.fixture
@@ -477,6 +491,7 @@ def test_hostile_names_and_values_cost_nothing_but_themselves(place: Place) -> N
     assert place.artifact(run, "params/data.path.txt") == long_path
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_every_key_made_is_one_that_mlflow_takes(written: str) -> None:
     from mlflow.utils.validation import _validate_metric_name
@@ -484,7 +499,7 @@ def test_every_key_made_is_one_that_mlflow_takes(written: str) -> None:
     _validate_metric_name(metric_key(written))
 
 
-def test_a_run_is_made_again_from_its_directory(sqlite_place: Place) -> None:
+def test_a_run_is_made_again_from_its_directory(sqlite_place: Place, empty_database: tuple[Path, list[RunDir]]) -> None:
     run = sqlite_place.make_run()
     journal(run, *(step(number) for number in range(1, 6)))
     finish(run, RunState.failed, "first")
@@ -499,14 +514,16 @@ def test_a_run_is_made_again_from_its_directory(sqlite_place: Place) -> None:
         return [metrics, stored.tags, stored.params, stored.info()]
 
     before = picture()
-    run.sync_file.unlink()
-    sync_run(run, deadline_s=60)
-    assert picture() == before
+    for spoil in (run.sync_file.unlink, lambda: run.sync_file.write_text("{")):
+        spoil()
+        sync_run(run, deadline_s=60)
+        assert picture() == before
     run.sync_file.unlink()
     sqlite_place.database.unlink()
+    shutil.copy(empty_database[0], sqlite_place.database)
     shutil.rmtree(sqlite_place.artifacts)
-    again = sync_process(run)  # a process of its own: this one has the deleted file still open
-    assert again.communicate(timeout=120)[1] == ""
+    with sync_process(run) as again:  # a process of its own: this one has the deleted file still open
+        assert outcome(again)[2] == ""
     assert picture() == before
     assert sqlite_place.artifact(run, "config.yaml") == run.config_file.read_text()
 
@@ -543,10 +560,8 @@ def test_a_sync_killed_again_and_again_leaves_each_point_once(server_place: Plac
     journal(run, *(step(number) for number in range(steps)))
     stored = server_place.stored(run)
     for share in (1, 3):
-        process = sync_process(run, "--follow")
-        wait_for(lambda share=share: len(stored.points()) >= share * 990, seconds=60)  # type: ignore[misc]
-        process.kill()
-        process.communicate()
+        with sync_process(run, "--follow"):
+            wait_for(lambda share=share: len(stored.points()) >= share * 990)  # type: ignore[misc]
         assert len(stored.points()) < steps
     journal(run, step(steps))
     finish(run)
@@ -558,14 +573,14 @@ def test_a_sync_killed_again_and_again_leaves_each_point_once(server_place: Plac
 
 def test_a_follower_uploads_while_the_run_goes_on_and_ends_with_it(server_place: Place) -> None:
     run = server_place.make_run()
-    process = sync_process(run, "--follow")
-    journal(run, step(1))
-    wait_for(lambda: server_place.stored(run).points() == [(1, 1 / 7)])
-    assert server_place.stored(run).info()[0] == "RUNNING"
-    journal(run, step(2))
-    finish(run)
-    output, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (0, "")
+    with sync_process(run, "--follow") as process:
+        journal(run, step(1))
+        wait_for(lambda: server_place.stored(run).points() == [(1, 1 / 7)])
+        assert server_place.stored(run).info()[0] == "RUNNING"
+        journal(run, step(2))
+        finish(run)
+        code, output, errors = outcome(process)
+    assert (code, errors) == (0, "")
     assert f"{run.run_id}: 2 points in http://" in output
     assert server_place.stored(run).info()[0] == "FINISHED"
 
@@ -573,12 +588,12 @@ def test_a_follower_uploads_while_the_run_goes_on_and_ends_with_it(server_place:
 def test_a_follower_told_to_stop_makes_a_last_pass(sqlite_place: Place) -> None:
     run = sqlite_place.make_run()
     journal(run, step(1))
-    process = sync_process(run, "--follow")
-    wait_for(lambda: sqlite_place.stored(run).points())
-    journal(run, step(2))
-    process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (0, "")
+    with sync_process(run, "--follow") as process:
+        wait_for(lambda: sqlite_place.stored(run).points())
+        journal(run, step(2))
+        process.send_signal(signal.SIGTERM)
+        code, output, errors = outcome(process)
+    assert (code, errors) == (0, "")
     assert "2 points" in output
     assert "not over yet" in output
     assert len(sqlite_place.stored(run).points()) == 2
@@ -602,9 +617,11 @@ def test_a_follower_outlasts_a_server_that_is_down(server_place: Place, server: 
     assert len(server_place.stored(run).points()) == 2
 
 
-def test_a_follower_gives_up_on_a_server_that_stays_down_once_the_run_is_over(place: Place, relay: Relay) -> None:
+def test_a_follower_gives_up_on_a_server_that_stays_down_once_the_run_is_over(
+    server_place: Place, relay: Relay
+) -> None:
     relay.close()
-    run = replace(place, uri=relay.uri).make_run()
+    run = replace(server_place, uri=relay.uri).make_run()
     journal(run, step(1))
     finish(run)
     with pytest.raises(TrackingError, match=r"does not take the run: .*refused"):
@@ -613,6 +630,7 @@ def test_a_follower_gives_up_on_a_server_that_stays_down_once_the_run_is_over(pl
 
 
 def test_a_server_that_never_answers_is_given_up_in_time(server_place: Place, relay: Relay) -> None:
+    importlib.import_module("mlflow")  # which takes its time, and is not what is measured
     relay.is_deaf = True
     run = replace(server_place, uri=relay.uri).make_run()
     journal(run, step(1))
@@ -665,7 +683,7 @@ def test_a_place_for_artifacts_that_can_not_be_written_keeps_no_curve_back(sqlit
     ("uri", "code", "says"),
     [
         ("mlruns", 2, "tracking.uri: 'mlruns' is a folder"),
-        ("http://me:canary-secret@host", 2, "holds a password"),
+        ("http://me:canary-secret@host", 2, "holds credentials"),
         ("sqlite:///{root}/config.yaml", 3, "is no sqlite database"),
         ("sqlite:////proc/nowhere/m.db", 3, "can't be written"),
     ],
@@ -690,7 +708,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_job_leaves_sqlite_to_the_submitting_side(sqlite_place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     run = sqlite_place.make_run()
-    run.provenance_file.unlink()  # where it was submitted is not known, so this host may be another
+    run.provenance_file.unlink()  # where it was submitted is not known, so this machine may be another
     journal(run, step(1))
     assert main([str(run.path), "--follow"]) == 0
     assert "left to the submitting side" in capsys.readouterr().out

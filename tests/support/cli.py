@@ -46,6 +46,12 @@ class Site:
         document = json.loads(self.himori(*arguments).stdout)
         return Run(site=self, run_id=document["run_id"], path=Path(document["run_dir"]), job_id=document["job_id"])
 
+    def end_everything(self) -> None:
+        """Cancels what a failed test has left running."""
+        for status in json.loads(self.himori("status", "--json").stdout):
+            if status["state"] in ("HELD", "QUEUED", "RUNNING"):
+                self.himori("cancel", status["run_id"])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:

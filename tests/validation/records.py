@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pipeline.config import load
 from pipeline.planning.job import Job
+from pipeline.planning.memory import stage_memories
 from pipeline.types import (
     Activation,
     CpComm,
@@ -75,6 +77,7 @@ _SHIPPED = {
     "nemotron4-340b": "nemotron4_340b",
     "qwen3-8b": "qwen3_8b",
     "Nemotron-340B": "nemotron4_340b",
+    "llama3_2_1b": "llama3_2_1b",
 }
 # Hybrids, models whose attention isn't ours, a test with unfused attention (its scores are kept whole), and a golden
 # file that was not renewed when its layout changed.
@@ -192,6 +195,7 @@ _FAMILIES = (
     ("NeMo docs", "nemo"),
     ("vuiseng9", "nemo"),
     ("nanochat", "nanochat"),
+    ("himori", "own"),
 )
 
 
@@ -228,40 +232,41 @@ def _with_capacity(model: ModelSpec, row: Row) -> ModelSpec:
     return model
 
 
+_DEEPSEEK_PROXY = MoeSpec(
+    num_experts=256,
+    top_k=8,
+    expert_ffn_hidden_size=2048,
+    shared_ffn_hidden_size=2048,
+    dense_layers=1,
+    capacity_factor=1.0,
+)
+_MOONLIGHT = MoeSpec(num_experts=64, top_k=6, expert_ffn_hidden_size=1408, shared_ffn_hidden_size=2816, dense_layers=1)
+_KIMI = MoeSpec(num_experts=384, top_k=8, expert_ffn_hidden_size=2048, shared_ffn_hidden_size=2048, dense_layers=1)
+_GROK = MoeSpec(num_experts=8, top_k=2, expert_ffn_hidden_size=32768)
+_GPT: dict[str, Any] = {"activation": Activation.gelu, "normalization": Normalization.layernorm}
+# What a model's name says beyond the columns: the first pattern that matches.
+_KNOWN: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("mpt", _GPT | {"tied_embeddings": True, "linear_bias": False}),
+    ("gpt3_7b", _GPT | {"hidden_dropout": 0.1}),  # arguments.py's default
+    (
+        "gpt3_15b",
+        _GPT | {"activation": Activation.squared_relu, "linear_bias": False, "vocab_size": 256000},
+    ),
+    ("(?i)gpt-?[0-9]", _GPT | {"tied_embeddings": True}),
+    ("deepseek-v3-4layer", {"moe": _DEEPSEEK_PROXY, "mla": _LATENT}),
+    ("moonlight", {"moe": _MOONLIGHT, "mla": dataclasses.replace(_LATENT, q_lora_rank=None)}),
+    ("kimi-k2", {"moe": _KIMI, "mla": _LATENT, "ffn_hidden_size": 18432}),
+    ("grok1", {"moe": _GROK, "head_dim": 128}),
+)
+
+
 def _as_known(shape: ModelSpec) -> ModelSpec:
-    """What the model's name says beyond the columns."""
-    name = shape.name
-    if name.startswith("gpt3_7b"):  # arguments.py's default
-        shape = dataclasses.replace(shape, hidden_dropout=0.1)
-    if name.startswith(("mpt", "GPT", "gpt3")) and "mcore" not in name:
-        shape = dataclasses.replace(shape, activation=Activation.gelu, normalization=Normalization.layernorm)
-        shape = dataclasses.replace(shape, tied_embeddings=not name.startswith("gpt3_"), linear_bias="mpt" not in name)
-    match name.split("_")[0].split("-4layer")[0], name:
-        case _, str() if name.startswith("gpt3_15b"):
-            vocab = dict(vocab_size=256000, linear_bias=False, activation=Activation.squared_relu)
-            return dataclasses.replace(shape, **vocab)
-        case _, str() if name.startswith("mixtral"):
-            moe = MoeSpec(num_experts=8, top_k=2, expert_ffn_hidden_size=shape.ffn_hidden_size)
-            return dataclasses.replace(shape, moe=moe, vocab_size=256000 if "alltoall" in name else 32000)
-        case _, str() if name.startswith("deepseek-v3-4layer"):
-            moe = MoeSpec(num_experts=256, top_k=8, expert_ffn_hidden_size=2048, shared_ffn_hidden_size=2048)
-            return dataclasses.replace(shape, moe=dataclasses.replace(moe, dense_layers=1, capacity_factor=1.0), mla=_LATENT)
-        case _, str() if name.startswith("gpt3_mcore_te"):
-            moe = MoeSpec(num_experts=32, top_k=4, expert_ffn_hidden_size=1024, shared_ffn_hidden_size=1024)
-            return dataclasses.replace(shape, moe=dataclasses.replace(moe, dense_layers=1), mla=_LATENT, vocab_size=51712)
-        case _, "moonlight-16b-a3b":
-            moe = MoeSpec(num_experts=64, top_k=6, expert_ffn_hidden_size=1408, shared_ffn_hidden_size=2816)
-            latent = dataclasses.replace(_LATENT, q_lora_rank=None)
-            return dataclasses.replace(shape, moe=dataclasses.replace(moe, dense_layers=1), mla=latent)
-        case _, "kimi-k2":
-            moe = MoeSpec(num_experts=384, top_k=8, expert_ffn_hidden_size=2048, shared_ffn_hidden_size=2048)
-            return dataclasses.replace(
-                shape, moe=dataclasses.replace(moe, dense_layers=1), mla=_LATENT, ffn_hidden_size=18432
-            )
-        case _, "grok1-314b":
-            return dataclasses.replace(shape, moe=MoeSpec(num_experts=8, top_k=2, expert_ffn_hidden_size=32768), head_dim=128)
-        case _:
-            return shape
+    """The shape with what its name says beyond the columns."""
+    if shape.name.startswith("mixtral"):
+        moe = MoeSpec(num_experts=8, top_k=2, expert_ffn_hidden_size=shape.ffn_hidden_size)
+        return dataclasses.replace(shape, moe=moe, vocab_size=256000 if "alltoall" in shape.name else 32000)
+    known = next((words for pattern, words in _KNOWN if re.match(pattern, shape.name)), {})
+    return dataclasses.replace(shape, **known)
 
 
 def _layout(row: Row, model: ModelSpec) -> Layout:
@@ -301,7 +306,7 @@ def _chunks(row: Row, model: ModelSpec, pp: int) -> int:
 
 def _precision(row: Row, family: str) -> Precision:
     low = _PRECISIONS[row["precision"]]
-    gathered = family in {"megatron-bridge", "dgxc", "card", "skills", "nemo"} and low is not LowPrecision.nvfp4
+    gathered = family in _NVIDIA_RECIPES and low is not LowPrecision.nvfp4
     dtype = DType.fp16 if row["precision"] == "fp16" else DType.bf16
     return Precision(
         name=row["precision"], dtype=dtype, low_precision=low, low_precision_params=low is not None and gathered
@@ -309,33 +314,53 @@ def _precision(row: Row, family: str) -> Precision:
 
 
 def _techniques(row: Row, family: str) -> tuple[Techniques, frozenset[str]]:
-    unresolved = set()
     techniques = Techniques(cross_entropy=_loss(row, family))
-    if family in {"megatron-bridge", "dgxc", "card", "skills", "nemo"}:
-        techniques.grads = DType.bf16
-    if row["model"] in {"moonlight-16b-a3b", "deepseek-v3", "kimi-k2"} and family != "simumax":
-        techniques.moments = DType.bf16  # the recipes of these models, recipes/{moonlight,deepseek,kimi}
-    if family in {"torchtitan", "llm-foundry"}:
-        techniques.param_remainders = True  # torch's FSDP keeps no second copy of the parameters: the same bytes
-        techniques.grads = DType.bf16 if "PURE" in row["notes"] else DType.fp32
-    if family == "simumax":
-        techniques.cp_comm = CpComm.a2a
-    if not row["recompute"]:
-        unresolved.add("recompute")
+    unresolved = set() if row["recompute"] else {"recompute"}
     _set_recompute(techniques, row["recompute"])
+    _set_formats(techniques, row, family)
+    if family in _NVIDIA_RECIPES:
+        unresolved.add("param_remainders")
     if re.search("fsdp|zero", row["dp_or_fsdp"]):
         techniques.sharding = Sharding.optim_grads if "zero2" in row["dp_or_fsdp"] else Sharding.optim_grads_params
     offload = re.search(r"offloads activations of (\d+)\(bf16\)/(\d+)\(fp8\)", row["notes"])
     if offload:
         techniques.activation_offload_layers = int(offload[2] if "fp8" in row["precision"] else offload[1])
-    elif techniques.sharding is not Sharding.none and family in {"megatron-bridge", "card"}:
+    elif techniques.sharding is not Sharding.none and family in _NVIDIA_RECIPES:
         unresolved.add("activation_offload_layers")
-    if family in {"megatron-bridge", "dgxc", "nemo", "card"}:
-        unresolved.add("param_remainders")
     return techniques, frozenset(unresolved)
 
 
+_NVIDIA_RECIPES = {"megatron-bridge", "dgxc", "nemo", "card", "skills"}
+
+
+def _set_formats(techniques: Techniques, row: Row, family: str) -> None:
+    """Gradients and optimizer state as each source's recipes have them."""
+    if family in _NVIDIA_RECIPES:
+        techniques.grads = DType.bf16
+        if row["model"] in {"moonlight-16b-a3b", "deepseek-v3", "kimi-k2"}:
+            techniques.moments = DType.bf16
+    if family in {"torchtitan", "llm-foundry"}:
+        techniques.param_remainders = True  # torch's FSDP keeps no second copy of the parameters: the same bytes
+        techniques.grads = DType.bf16 if "PURE" in row["notes"] else DType.fp32
+    if family == "simumax":
+        techniques.cp_comm = CpComm.a2a
+
+
+def cheapest(record: Record) -> Job:
+    """The job with every setting that its source doesn't state at its least memory."""
+    least: dict[str, Any] = {}
+    if "recompute" in record.unresolved:
+        least |= {"recompute": Recompute.full, "recompute_method": RecomputeMethod.uniform}
+    if "param_remainders" in record.unresolved:
+        least |= {"param_remainders": True, "moments": DType.bf16}
+    if "activation_offload_layers" in record.unresolved:
+        least |= {"activation_offload_layers": record.job.model.num_layers}
+    return dataclasses.replace(record.job, techniques=dataclasses.replace(record.job.techniques, **least))
+
+
 def _loss(row: Row, family: str) -> CrossEntropy:
+    if family == "own":
+        return CrossEntropy.native
     if family in {"golden", "torchtitan", "paper"}:
         if row["model"].startswith("gpt3_mcore_te"):
             return CrossEntropy.native
@@ -376,7 +401,5 @@ def _sharings(job: Job) -> Iterator[Job]:
 
 
 def _steady_gib(job: Job) -> float:
-    from pipeline.planning.memory import stage_memories
-
     last = stage_memories(job)[-1]
     return last.weights_gib + last.gradients_gib + last.optimizer_gib

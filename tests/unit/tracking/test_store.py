@@ -60,7 +60,7 @@ def test_the_kernels_own_list_is_understood() -> None:
         (None, "sqlite:////data/runs/mlflow.db", "/data/runs/mlflow.db"),
         ("sqlite:////srv/m.db", "sqlite:////srv/m.db", "/srv/m.db"),
         ("http://host:5000", "http://host:5000", None),
-        ("postgresql://host/mlflow", "postgresql://host/mlflow", None),
+        ("postgresql://me@host/mlflow", "postgresql://me@host/mlflow", None),
     ],
 )
 def test_a_uri_means_a_store(uri: str | None, resolved: str, database: str | None) -> None:
@@ -77,6 +77,8 @@ def test_a_uri_means_a_store(uri: str | None, resolved: str, database: str | Non
         ("sqlite:///m.db", "is relative"),
         ("sqlite://", "is relative"),
         ("http://me:canary-secret@host:5000", "MLFLOW_TRACKING_PASSWORD"),
+        ("https://canary-secret@host", "holds credentials"),
+        ("postgresql://me:canary-secret@host/mlflow", "holds credentials"),
     ],
 )
 def test_a_uri_that_can_not_work_is_refused_without_telling_its_password(uri: str, says: str) -> None:

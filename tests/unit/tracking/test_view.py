@@ -125,6 +125,12 @@ def test_what_is_odd_about_the_curves_is_a_tag(view: View, attempt: AttemptDir) 
     assert tags["himori.quarantined"] == "key: str is not a number"
 
 
+def test_a_message_no_database_takes_is_made_one(view: View, attempt: AttemptDir) -> None:
+    ending = Ending(2, end(RunState.failed, "nul \0 and byte \udcff"), started=True)
+    tags = view.tags(attempt, ending, Facts(), Curves())
+    assert tags["himori.end_message"] == "nul \N{REPLACEMENT CHARACTER} and byte ?"
+
+
 def test_a_tag_too_long_says_that_it_was_cut(view: View, attempt: AttemptDir) -> None:
     ending = Ending(2, end(RunState.failed, "x" * 9000), started=True)
     message = view.tags(attempt, ending, Facts(), Curves())["himori.end_message"]

@@ -34,10 +34,10 @@ def test_a_loss_that_blows_up_ends_the_run_naming_the_step(tmp_path: Path) -> No
 def test_ranks_that_never_come_are_named_within_the_timeout(tmp_path: Path) -> None:
     experiment = tiny_experiment()
     experiment.cluster.rendezvous_timeout_s = 2.0
-    run = write_run(tmp_path, experiment, plan_for(experiment, dp=3))
-    (ended,) = run_workers(run, ranks=3, absent=[1, 2])
+    run = write_run(tmp_path, experiment, plan_for(experiment, dp=4))
+    (ended,) = run_workers(run, ranks=4, absent=[1, 2, 3])
     assert ended.exit_code == 5
-    assert last_line(ended).endswith("2 of 3 ranks did not report within 2 s: 1, 2")
+    assert last_line(ended).endswith("3 of 4 ranks did not report within 2 s: 1, 2, 3")
 
 
 def test_a_rank_that_fails_leaves_at_once_while_its_peer_waits(tmp_path: Path) -> None:
@@ -100,7 +100,11 @@ def test_a_run_directory_that_the_node_does_not_see_is_named(tmp_path: Path) -> 
 
 def test_events_go_to_the_leaders_socket(tmp_path: Path) -> None:
     path = tmp_path / "leader.sock"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "text").write_text("to whom it may concern " * 100)
+    (tmp_path / "data" / "image").write_bytes(b"\0")
     experiment = tiny_experiment(steps=1)
+    experiment.data.path = str(tmp_path / "data")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
@@ -110,10 +114,12 @@ def test_events_go_to_the_leaders_socket(tmp_path: Path) -> None:
         run = write_run(tmp_path / "run", experiment, plan_for(experiment))
         (ended,) = run_workers(run, ranks=1, further={"HIMORI_EVENTS": str(path)})
         reader.join()
-    kinds = [json.loads(line).get("kind") for line in b"".join(received).splitlines()]
+    told = [json.loads(line) for line in b"".join(received).splitlines()]
     assert ended.exit_code == 0, ended.errors
-    assert "metrics" in kinds
     assert "event" not in ended.output
+    assert [message["data"]["step"] for message in told if message.get("kind") == "metrics"] == [1]
+    (warning,) = [message["data"]["message"] for message in told if message.get("kind") == "warning"]
+    assert warning.endswith("skipped 1 files: image (binary)")
 
 
 def _read_connection(server: socket.socket, received: list[bytes]) -> None:

@@ -172,6 +172,11 @@ def test_sharding_the_optimizer_is_no_other_training(prints: Prints) -> None:
         assert prints["optimizer.distributed"][part] == pytest.approx(prints["baseline"][part], rel=1e-6)
 
 
+def test_only_a_bf16_run_has_the_fused_loss_that_rounds_to_bf16(prints: Prints) -> None:
+    assert not prints["baseline"]["fused_loss"]
+    assert prints["precision.dtype"]["fused_loss"]
+
+
 def test_the_schedule_warms_up_from_zero_and_falls(prints: Prints) -> None:
     assert prints["baseline"]["rates"] == pytest.approx([0.0, 2e-3, 4e-3, 3.1e-3, 1.3e-3])
     assert prints["optimizer.decay"]["rates"] == pytest.approx([0.0, 2e-3, 4e-3, 2.8e-3, 1.6e-3])

@@ -21,9 +21,7 @@ LAYOUTS = {
 }
 
 
-def train(
-    folder: Path, *, distributed: bool = True, tied: bool = False, ornate: bool = False, **layout: int
-) -> Ended:
+def train(folder: Path, *, distributed: bool = True, tied: bool = False, ornate: bool = False, **layout: int) -> Ended:
     experiment = tiny_experiment(steps=STEPS)
     experiment.optimizer.distributed = distributed
     model = experiment.model

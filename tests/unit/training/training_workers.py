@@ -31,7 +31,7 @@ from pipeline.types import (
 )
 
 WORKER = ("-P", "-m", "pipeline.training")
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 
 LOSS_TOLERANCE = 1e-6
 """Relative; the largest gap measured between any layout below and one rank was 7e-8 (fp32, 6 steps)."""
@@ -73,7 +73,7 @@ def tiny_experiment(*, steps: int = 4) -> Experiment:
     return Experiment(
         name="tiny",
         hardware=HardwareProfile(name="cpu"),
-        cluster=Cluster(name="local", launcher=LauncherKind.local, rendezvous_timeout_s=60.0),
+        cluster=Cluster(name="local", launcher=LauncherKind.local, rendezvous_timeout_s=200.0),
         model=ModelSpec(
             name="tiny",
             num_layers=2,

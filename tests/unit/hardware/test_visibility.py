@@ -1,0 +1,68 @@
+"""The job's GPUs by what Slurm and CUDA set, in any form; unknown where it can't be told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from pipeline.hardware.topology import Gpu, TopologyError
+from pipeline.hardware.visibility import visible_gpus
+
+BUSES = ["0000:10:00.0", "0000:20:00.0", "0000:30:00.0", "0000:a0:00.0"]
+MINORS = [2, 3, 0, 1]
+GPUS = [
+    Gpu(bdf=bdf, uuid=f"GPU-{i}{i}-x", minor=minor, name="NVIDIA H200")
+    for i, (bdf, minor) in enumerate(zip(BUSES, MINORS, strict=True))
+][::-1]
+
+
+@pytest.mark.parametrize(
+    ("environment", "places"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"SLURM_JOB_GPUS": "0-1"}, [2, 3]),
+        ({"SLURM_JOB_GPUS": "0,1,2", "SLURM_STEP_GPUS": "2"}, [0]),
+        ({"SLURM_STEP_GPUS": "0,1", "CUDA_VISIBLE_DEVICES": "0,1"}, [2, 3]),
+        ({"CUDA_VISIBLE_DEVICES": "3,2,1,0"}, [0, 1, 2, 3]),
+        ({"CUDA_VISIBLE_DEVICES": "3, 0"}, [0, 3]),
+        ({"CUDA_VISIBLE_DEVICES": "1,-1,2"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-33-x,GPU-11"}, [1, 3]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-GPU-22-x/1/0"}, [2]),
+        ({"SLURM_JOB_GPUS": "0,1,2", "CUDA_VISIBLE_DEVICES": "0"}, [0, 2, 3]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-5c1b"}, None),
+    ],
+)
+def test_gpus_of_the_job(environment: Mapping[str, str], places: list[int] | None) -> None:
+    assert visible_gpus(GPUS, environment) == (None if places is None else tuple(BUSES[i] for i in places))
+
+
+def test_without_the_driver_slurm_numbers_by_bus() -> None:
+    bare = [replace(gpu, minor=None, uuid=None) for gpu in GPUS]
+    assert visible_gpus(bare, {"SLURM_JOB_GPUS": "0-1"}) == tuple(BUSES[:2])
+    assert visible_gpus(bare, {"CUDA_VISIBLE_DEVICES": "GPU-11"}) is None
+
+
+def test_indices_of_unlike_gpus_mean_nothing_without_an_order() -> None:
+    mixed = [replace(GPUS[0], name="NVIDIA T4"), *GPUS[1:]]
+    assert visible_gpus(mixed, {"CUDA_VISIBLE_DEVICES": "0"}) is None
+    by_bus = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert visible_gpus(mixed, by_bus) == (BUSES[0],)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"SLURM_JOB_GPUS": "0,4"}, "SLURM_JOB_GPUS=0,4: GPU 4 isn't here, the node has 4"),
+        ({"SLURM_JOB_GPUS": "a"}, "SLURM_JOB_GPUS: 'a' is no list of ids"),
+        ({"CUDA_VISIBLE_DEVICES": "0,7"}, "there is no GPU 7, the node has 4"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-9"}, "GPU-9 is 0 of the node's GPUs, must be one"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-"}, "GPU- is 4 of the node's GPUs, must be one"),
+    ],
+)
+def test_gpus_that_are_not_here_are_refused(environment: Mapping[str, str], message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        visible_gpus(GPUS, environment)
