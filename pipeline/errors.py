@@ -40,7 +40,7 @@ class ClusterError(HimoriError):
 
 
 class TrackingError(HimoriError):
-    """The tracking store can't be reached in time, is busy or won't take the run; what is missing can be synced later."""
+    """The tracking store can't be reached, is busy or won't take the run; what is missing can be synced later."""
 
     exit_code = 3
 

@@ -60,7 +60,9 @@ def job_of(experiment: Experiment, layout: Layout) -> Job:
 
 def estimate(experiment: Experiment, job: Job, calibration: Calibration = UNCALIBRATED) -> Estimates:
     """Memory, speed and cost of a legal job; nothing is estimated that the profile has no numbers for."""
-    memory = estimate_memory(job) if job.gpu.memory_gib is not None else None
+    if job.gpu.memory_gib is None:
+        return Estimates()
+    memory = estimate_memory(job)
     if not _has_speed(job):
         return Estimates(memory=memory, warnings=warnings(job))
     throughput = estimate_throughput(job, calibration=calibration)
