@@ -7,9 +7,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
+from pipeline import __version__
 from pipeline.conf_groups import groups, options
 from pipeline.errors import HimoriError
 
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"himori {version('himori')}")
+    top.add_argument("--version", action="version", version=f"himori {__version__}")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
     _add_request_verbs(verbs)
     _add_run_verbs(verbs)

@@ -96,14 +96,6 @@ class NodeSpec:
 
 
 @dataclass(kw_only=True, slots=True)
-class VersionRange:
-    """Versions of one component that a system offers: lower bound included, upper bound not; None is open."""
-
-    at_least: str | None = None
-    below: str | None = None
-
-
-@dataclass(kw_only=True, slots=True)
 class HardwareProfile:
     """What a node of this type is expected to be; the node itself is the truth."""
 
@@ -123,8 +115,8 @@ class HardwareProfile:
     """Numbers of the GPU; None: nothing is planned about memory and speed."""
     node_spec: NodeSpec = field(default_factory=NodeSpec)
     """What surrounds the GPUs."""
-    software: dict[str, VersionRange] = field(default_factory=dict)
-    """Versions the system offers by component: driver, cuda, torch, te, megatron-core, nccl, python, os."""
+    software: dict[str, str] = field(default_factory=dict)
+    """Versions the system offers, as `>=12.4,<13`, by component: driver, cuda, torch, te, megatron-core, nccl, os."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -87,6 +87,11 @@ def _site_price(cluster: Cluster) -> tuple[float, str, str] | None:
 # --------------------------------------------------------------------------- a layout where none was asked for
 
 
+def _expected_to_fit(job: Job) -> bool:
+    memory = estimate_memory(job)
+    return memory.worst.point_gib <= memory.capacity_gib
+
+
 # Rules that another layout may keep.
 _BY_LAYOUT = {"global_batch"}
 
@@ -100,10 +105,10 @@ def free_to_choose(experiment: Experiment) -> bool:
 def choose_layout(
     experiment: Experiment, job: Job, problems: Sequence[Problem], calibration: Calibration
 ) -> tuple[Job, tuple[Reason, ...]]:
-    """The job as it is where it is legal and isn't refused, or sizes were asked for; else the fastest that fits."""
+    """The job as it is where it is legal and likely fits, or sizes were asked for; else the fastest that does."""
     if not (free_to_choose(experiment) and _has_speed(job)) or any(one.rule not in _BY_LAYOUT for one in problems):
         return job, ()
-    if not problems and estimate_memory(job).fit is not Fit.refused:
+    if not problems and _expected_to_fit(job):
         return job, ()
     found = search(job, calibration=calibration, only_layout=True, keep=1)
     if not found.best:
@@ -112,9 +117,8 @@ def choose_layout(
     layout = chosen.job.layout
     sizes = f"tp {layout.tp} x pp {layout.pp} x cp {layout.cp} x dp {layout.dp}"
     sizes += "".join(f", {name} {size}" for name, size in (("vp", layout.vp), ("ep", layout.ep)) if size > 1)
-    alone = problems[0].message if problems else f"dp {job.layout.dp} alone doesn't fit"
-    fitting = found.tried - found.illegal - found.refused
-    why = f"{alone}; fastest of {fitting} that fit, {found.tried} looked at"
+    alone = problems[0].message if problems else f"dp {job.layout.dp} alone isn't expected to fit"
+    why = f"{alone}; best of {found.tried - found.illegal - found.refused} that may, {found.tried} looked at"
     return chosen.job, (Reason(what="layout", value=sizes, why=why),)
 
 

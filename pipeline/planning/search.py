@@ -19,6 +19,8 @@ LIMIT = 10_000
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _RISK_PENALTY = 0.97
 """What an AT_RISK layout's rate is worth beside one that fits."""
+_DOUBT_PENALTY = 0.7
+"""The same where even the expected use is above capacity."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,8 +99,13 @@ def _best_of_kinds(found: list[Candidate], keep: int) -> tuple[Candidate, ...]:
 
 def _worth(one: Candidate) -> tuple[float, float]:
     """Rate, less a little at risk; of equals the one with more memory to spare."""
-    penalty = _RISK_PENALTY if one.memory.fit is Fit.at_risk else 1.0
-    return round(one.rate * penalty, 6), -one.memory.worst.upper_gib
+    return round(one.rate * _confidence(one.memory), 6), -one.memory.worst.upper_gib
+
+
+def _confidence(memory: MemoryEstimate) -> float:
+    if memory.fit is Fit.fits:
+        return 1.0
+    return _RISK_PENALTY if memory.worst.point_gib <= memory.capacity_gib else _DOUBT_PENALTY
 
 
 def _close(first: Candidate, second: Candidate) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -32,6 +33,7 @@ def memory_sections(records: Sequence[Record]) -> list[str]:
         "## Memory: the gate\n",
         _gate(records),
         _due(measured),
+        _ooms(records),
         _widths(measured),
     ]
 
@@ -109,6 +111,8 @@ def layout_text(record: Record) -> str:
 
 def _reserved(records: Sequence[Record]) -> str:
     found = [one for one in records if one.memory_gib and one.reserved]
+    if not found:
+        return ""
     errors = [stage_of(one).allocated_gib / (one.memory_gib or 1) - 1 for one in found]
     return (
         f"Not counted above: {len(found)} torchtitan rows (another framework, which reports what its allocator "
@@ -193,6 +197,14 @@ def _due(measured: Sequence[Record]) -> str:
         f"Refusals that are due: {refused} of {total} cases whose measured allocation is at least {_FAR} times what a "
         f"smaller GPU has are REFUSED there ({percent(refused / max(1, total))}).\n"
     )
+
+
+def _ooms(records: Sequence[Record]) -> str:
+    """Rows whose notes say that the run didn't get through as it stood."""
+    failed = [one for one in records if re.search("OOM (from|on)", one.row["notes"])]
+    fits = Counter(estimate_memory(one.job).fit for one in failed)
+    words = ", ".join(f"{fits[fit]} {fit.value}" for fit in Fit)
+    return f"Known out-of-memory runs that state their layout ({len(failed)}): {words}.\n"
 
 
 def _widths(measured: Sequence[Record]) -> str:

@@ -100,6 +100,8 @@ def _left_out(seen: Sequence[Observation]) -> str:
         judged = dict(_predictions(seen, key))
         for kind, tuned in (("dense", True), ("dense", False), ("moe", True), ("moe", False)):
             members = [one for one in seen if one.kind == kind and (one.stack == _TUNED) is tuned]
+            if not members:
+                continue
             errors = [abs(math.exp(-judged[id(one)][0]) - 1) for one in members]
             covered = sum(judged[id(one)][1] for one in members) / len(members)
             software = _TUNED if tuned else "other software"
