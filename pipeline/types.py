@@ -437,6 +437,8 @@ class LayoutRequest:
     ep: int | None = None
     etp: int | None = None
     """Tensor parallel size inside an expert."""
+    chunk_layers: list[int] = field(default_factory=list)
+    """Layers of each chunk (each stage without `vp`) in the model's order; empty: all alike."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -485,6 +487,8 @@ class Layout:
     """Model chunks on each pipeline stage."""
     ep: int = 1
     etp: int = 1
+    chunk_layers: tuple[int, ...] = ()
+    """Layers of each chunk in the model's order; empty: all alike."""
 
     @property
     def ranks(self) -> int:

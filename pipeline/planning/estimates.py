@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.errors import PlanRefused
+from pipeline.planning.advice import warnings
 from pipeline.planning.calibration import UNCALIBRATED, Calibration
 from pipeline.planning.changes import Fix, cheapest_fixes
 from pipeline.planning.collectives import network
 from pipeline.planning.job import Job
 from pipeline.planning.layout import Problem, derive_layout, uses_gpus
 from pipeline.planning.memory import estimate_memory
-from pipeline.planning.rules import warnings
 from pipeline.planning.search import SearchResult, search
 from pipeline.planning.steptime import rate_class
 from pipeline.planning.throughput import estimate_cost, estimate_throughput, profile_price
@@ -30,6 +30,8 @@ from pipeline.types import (
     ThroughputEstimate,
 )
 
+_QUICK = 2_000
+"""Layouts looked at where `plan` has to answer at once."""
 _NO_GPU = GpuSpec(name="no GPU")
 
 
@@ -110,7 +112,7 @@ def choose_layout(
         return job, ()
     if not problems and _expected_to_fit(job):
         return job, ()
-    found = search(job, calibration=calibration, only_layout=True, keep=1)
+    found = search(job, calibration=calibration, only_layout=True, keep=1, limit=_QUICK)
     if not found.best:
         return job, ()
     chosen = found.best[0]

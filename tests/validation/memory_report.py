@@ -29,6 +29,7 @@ def memory_sections(records: Sequence[Record]) -> list[str]:
         _by_group(measured),
         "Worst cases (the last rank's stage where the source says so):\n",
         _worst(measured),
+        _LEFT_OUT,
         _reserved(records),
         "## Memory: the gate\n",
         _gate(records),
@@ -39,8 +40,17 @@ def memory_sections(records: Sequence[Record]) -> list[str]:
 
 
 def _complete(record: Record) -> bool:
-    """Rows that state their layout; two golden rows of one test carry another layout's values."""
-    return record.family in {"simumax", "golden", "skills", "nemo", "own"} and record.index not in {554, 555}
+    """Rows that state their layout, without the one golden file that wasn't renewed when its layout changed."""
+    stale = record.row["gpu"] == "A100-80GB" and record.row["model"] == "gpt3_15b_8t_release_sm_gb200"
+    return record.family in {"simumax", "golden", "skills", "nemo", "own"} and not stale
+
+
+_LEFT_OUT = """\
+Left out: one golden file whose value is another layout's (15 B, A100, the same to the last digit as for TP8), a test
+with unfused attention, and hybrid or sparse-attention models that the planner doesn't describe. Golden tests don't
+print their number of ranks: it is taken from what stays allocated between steps. The 15 B run on GB200 overlaps
+tensor-parallel communication, whose buffers aren't modelled.
+"""
 
 
 def distinct(records: Sequence[Record]) -> list[Record]:

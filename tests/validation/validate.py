@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 import yaml
+from guide_report import guide_section
 from memory_report import memory_sections
 from observed import observations, timed
 from plots import write_plots
@@ -42,7 +43,7 @@ def main() -> int:
     seen = observations(timed(records))
     head = _HEAD.format(count=len(public), rows=rows, own=len(own))
     figures = arguments.write.parent / "validation" if arguments.write else None
-    text = "\n".join([head, *memory_sections(records), *speed_sections(seen, figures is not None)])
+    text = "\n".join([head, *memory_sections(records), *speed_sections(seen, figures is not None), guide_section()])
     if arguments.write:
         arguments.write.write_text(text, encoding="utf-8")
         write_plots(records, seen, figures)

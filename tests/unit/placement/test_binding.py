@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from unit.placement.recorded import local_ranks, snapshot_of
 
-from pipeline.hardware.topology import Gpu, NodeSnapshot, NumaNode, TaskMask, TopologyError, format_ids, parse_ids
+from pipeline.hardware.topology import Gpu, Nic, NodeSnapshot, NumaNode, TaskMask, TopologyError, format_ids, parse_ids
 from pipeline.placement.binding import Binding, bind, spare_cpus
 from pipeline.placement.policy import BindingPolicy, CpuPolicy, LocalRank
 from pipeline.rundir import from_jsonable, to_jsonable
@@ -122,6 +122,13 @@ def test_shared_node_leaves_other_jobs_their_part() -> None:
     assert shown(bind(snapshot, local_ranks(2), shared)) == ["GPU1 0-3", "GPU3 8-11"]
     limited = replace(snapshot, allowed=parse_ids("4-7,12-15"))
     assert shown(bind(limited, local_ranks(2), shared)) == ["GPU1 4-7", "GPU3 12-15"]
+
+
+def test_shared_node_leaves_other_jobs_their_nics() -> None:
+    far = replace(node(allowed="0-3"), nics=(Nic(name="a"), Nic(name="b")), job_gpus=("GPU2", "GPU3"))
+    for is_shared, nics in ((True, ["b", "b"]), (False, ["a", "b"])):
+        bindings = bind(far, local_ranks(2), BindingPolicy(node_is_shared=is_shared))
+        assert [b.nics[0] for b in bindings] == nics
 
 
 def test_no_binding_keeps_all_cpus_but_says_who_uses_which_gpu() -> None:
