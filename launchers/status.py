@@ -140,8 +140,9 @@ def _open(run: RunDir, handle: Handle, view: JobView) -> RunStatus:
             message = "training" if started else "starting"
             return RunStatus(run=run, state=RunState.running, message=message, handle=handle, end=None)
         case JobPhase.unknown:
-            message = "the scheduler did not answer or has forgotten the job; ask again"
-            return RunStatus(run=run, state=RunState.unknown, message=message, handle=handle, end=None)
+            state = RunState.running if started else RunState.queued
+            message = "the scheduler does not answer now; this is what the run directory says"
+            return RunStatus(run=run, state=state, message=message, handle=handle, end=None)
         case JobPhase.over:
             return _reap(run, attempt, handle, view.word)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from launchers.launcher import launcher_for
 from pipeline.commands.follow import follow
+from pipeline.commands.program import name_of, own_name
 from pipeline.commands.request import Request, build_request, write_run
 from pipeline.errors import ConfigError, HimoriError
 from pipeline.rundir import RunDir, create_run_dir, to_jsonable
@@ -48,7 +49,7 @@ def submit(arguments: argparse.Namespace) -> int:
     print(f"run   {run.run_id}")
     print(f"{where:<5} {handle.job_id}")
     print(f"dir   {run.path}")
-    print(f"next  himori status {run.run_id}   (logs -f, wait, cancel)")
+    print(f"next  {own_name()} status {name_of(run)}   (logs -f, wait, cancel)")
     return 0
 
 

@@ -7,7 +7,7 @@ estimated group by group, each shrunk towards the wider one it belongs to, so th
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -124,9 +124,9 @@ def _narrowest(keys: Sequence[str], factors: dict[str, float]) -> tuple[int, str
 # --------------------------------------------------------------------------- fitting
 
 
-def fit(observations: Sequence[Observation], version: str) -> Calibration:
-    """Corrections of all groups, and spreads from leaving whole groups out."""
-    factors, counts = _factors(observations)
+def fit(observations: Sequence[Observation], version: str, *, fewest: int = 1) -> Calibration:
+    """Corrections of all groups with at least `fewest` observations, and spreads from leaving whole groups out."""
+    factors, counts = _factors(observations, fewest)
     return Calibration(version=version, factors=factors, counts=counts, spreads=_spreads(observations))
 
 
@@ -148,14 +148,15 @@ def _shrunk(found: _Weighted, parent: float) -> float:
     return parent + weight / (weight + _SHRINK) * (_quantile(found, 0.5) - parent)
 
 
-def _factors(observations: Sequence[Observation]) -> tuple[dict[str, float], dict[str, float]]:
+def _factors(observations: Sequence[Observation], fewest: int) -> tuple[dict[str, float], dict[str, float]]:
     groups = _by_group(observations)
     factors: dict[str, float] = {}
     for keys in {one.groups() for one in observations}:
         parent = 0.0
         for key in keys:
-            parent = factors[key] = _shrunk(groups[key], parent)
-    return factors, {key: sum(weight for _, weight in found) for key, found in groups.items()}
+            if len(groups[key]) >= fewest:
+                parent = factors[key] = _shrunk(groups[key], parent)
+    return factors, {key: sum(weight for _, weight in groups[key]) for key in factors}
 
 
 def left_out_errors(observations: Sequence[Observation], level: int) -> list[tuple[Observation, float]]:
@@ -178,13 +179,14 @@ def left_out_errors(observations: Sequence[Observation], level: int) -> list[tup
 
 def _without(members: Sequence[Observation], groups: dict[str, _Weighted], level: int) -> float | None:
     """The factor at `level` of what remains without `members`, which share all groups up to there."""
-    out = Counter((one.log_ratio, one.weight) for one in members)
     factor = 0.0
     for key in members[0].groups()[: level + 1]:
-        rest = list((Counter(groups[key]) - out).elements())
-        if not rest:
+        if len(groups[key]) == len(members):
             return None
-        factor = _shrunk(sorted(rest), factor)
+        rest = groups[key].copy()
+        for one in members:
+            rest.remove((one.log_ratio, one.weight))
+        factor = _shrunk(rest, factor)
     return factor
 
 
