@@ -1,4 +1,4 @@
-"""What Slurm's commands say becomes a view of a job; silence is never taken for an answer. The commands are programs on PATH."""
+"""What Slurm's commands, here programs on PATH, say becomes a view of a job; silence is no answer."""
 
 from __future__ import annotations
 
