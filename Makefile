@@ -51,7 +51,8 @@ soak: $(STAMP)  ## one run for many minutes; HIMORI_SOAK_MINUTES=10
 	$(BIN)/python -m pytest -m soak
 
 .PHONY: validate
-validate: check  ## all tiers, before a release; the result goes to docs/releases.md
+validate: check  ## all tiers, before a release; RUNS=table.csv also judges the planner by measured runs
+	$(if $(RUNS),$(BIN)/python tests/validation/validate.py $(RUNS) --write docs/validation.md)
 	-$(BIN)/python -m pytest -m '' --junitxml=.pytest_cache/validate.xml
 	$(BIN)/python tests/record_release.py .pytest_cache/validate.xml docs/releases.md
 

@@ -86,6 +86,8 @@ def _add_request_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser
         verb = _verb(verbs, name, ("pipeline.commands.submit", name), text, formatter=_GroupsHelp, epilog=OVERRIDES)
         verb.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="config group options and values")
         verb.add_argument("--conf-dir", type=Path, help="a further folder of config groups, searched first")
+        if name == "plan":
+            verb.add_argument("--search", action="store_true", help="try layouts for it and show the best few")
         if name != "run":
             verb.add_argument("--json", action="store_true", help="for machines")
 
