@@ -51,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     _add_request_verbs(verbs)
     _add_run_verbs(verbs)
     _add_tracking_verbs(verbs)
+    _add_probe(verbs)
     _add_completion(verbs)
     return top
 
@@ -122,6 +123,26 @@ def _add_tracking_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParse
     ui.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
     for verb in (sync, ui):
         _add_run_root(verb)
+
+
+def _add_probe(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    probe = _verb(verbs, "probe", ("pipeline.commands.probe", "probe"), "show this node and where ranks would be put")
+    probe.add_argument(
+        "--ranks", type=int, metavar="N", help="ranks on the node (default: one a GPU, else one a NUMA node)"
+    )
+    probe.add_argument(
+        "--policy", default="strict", choices=("strict", "spread", "equalize", "none"), help="how cores are given out"
+    )
+    probe.add_argument(
+        "--read",
+        type=Path,
+        metavar="FILE",
+        help="a recording, nvidia-smi topo -m, hwloc or NCCL XML instead of this node",
+    )
+    probe.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="also save a recording, without names or addresses"
+    )
+    probe.add_argument("--json", action="store_true", help="for machines")
 
 
 def _add_completion(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
