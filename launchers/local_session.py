@@ -54,8 +54,8 @@ def _wait(job: submitit.Job[None], run: RunDir) -> None:
     while not job.done():
         time.sleep(POLL_S)
         end = attempt.read_end()
-        if end and time.time() > end.time + patience_s:
-            print("a task outlived the run and is killed with all of its session", flush=True)
+        if (end and time.time() > end.time + patience_s) or not run.path.exists():
+            print("a task outlived the run, or its directory, and is killed with all of its session", flush=True)
             os.killpg(0, signal.SIGKILL)
 
 

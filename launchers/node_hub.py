@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from launchers.messages import (
     LINE_LIMIT_BYTES,
@@ -164,6 +165,8 @@ class NodeHub:
         match message:
             case WorkerEvent(kind=kind, time=at, rank=rank, data=data):
                 self._files.event(kind, data, rank=rank, at=at)
+                if kind == "metrics":
+                    self._files.line(rank, _step_text(data))
             case LogLine(rank=rank, text=text):
                 self._files.line(rank, text)
             case Exited(exit=seen):
@@ -193,6 +196,12 @@ class NodeHub:
         deadline = time.monotonic() + timeout_s
         while not condition() and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
+
+
+def _step_text(data: Mapping[str, Any]) -> str:
+    """A step for the log."""
+    values = data.get("values", {})
+    return " ".join([f"step {data.get('step')}", *(f"{name} {value:.6g}" for name, value in values.items())])
 
 
 def _vanished(rank: int, node: str) -> RankExit:

@@ -208,5 +208,5 @@ def _unsubmitted(run: RunDir) -> RunStatus:
     if job_id:
         message = f"its submission was cut short: job {job_id} is held and will not start; `himori cancel` removes it"
         return RunStatus(run=run, state=RunState.held, message=message, handle=None, end=None)
-    message = "its submission was cut short before it reached the scheduler; nothing was started"
+    message = "its submission was refused or cut short; nothing was started"
     return RunStatus(run=run, state=RunState.prepared, message=message, handle=None, end=None)

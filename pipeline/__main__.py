@@ -14,7 +14,7 @@ from pipeline.conf_groups import groups, options
 from pipeline.errors import HimoriError
 
 EXIT_CODES = """exit codes: 0 ok, 1 a bug, 2 wrong input, 3 the cluster or a server,
-5 the run failed, 6 it was cancelled, 7 the plan was refused"""
+5 the run failed, 6 it was cancelled, 7 the plan was refused, 130 interrupted"""
 
 OVERRIDES = """overrides are key=value in Hydra's grammar, for example
   himori plan experiment=demo layout.tp=1 optimizer.lr=1e-3

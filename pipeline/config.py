@@ -50,6 +50,8 @@ def load(overrides: Sequence[str], *, conf_dir: Path | None = None) -> Loaded:
     for override in parsed:
         _check_override(override, folders, _chosen(parsed, folders))
     experiment = _to_typed(_compose([_with_prefix(override) for override in parsed], conf_dir))
+    if not experiment.name.strip():
+        raise ConfigError("name: is empty; a run is found by it, give name=WORD")
     return Loaded(experiment=experiment, named_groups=_named_groups(parsed, folders))
 
 

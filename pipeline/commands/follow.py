@@ -34,7 +34,8 @@ def follow(run: RunDir, steps: int) -> int:
         status = _follow(run, steps, console)
     except KeyboardInterrupt:
         name, run_id = own_name(), name_of(run)
-        console.print(f"\nthe run goes on; `{name} logs -f {run_id}` follows, `{name} cancel {run_id}` ends it")
+        hint = f"\nthe run goes on; `{name} logs -f {run_id}` follows, `{name} cancel {run_id}` ends it"
+        console.print(hint, soft_wrap=True)
         return 130
     finish(status)
     _print_summary(run, status, console)
@@ -189,6 +190,8 @@ def _event_text(event: Event) -> str:
             return f"warning: {event.data.get('message')}"
         case "stop":
             return f"stopping: {event.data.get('reason')}"
+        case "phase" if event.rank == 0:
+            return f"{str(event.data.get('name')).replace('_', ' ')}: {event.data.get('seconds'):.1f} s"
         case _:
             return ""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.calibration_files import shipped_calibration
 from pipeline.config import Loaded, load
 from pipeline.errors import PlanRefused
+from pipeline.planning.job import Job
 from pipeline.planning.plan import make_plan
 from pipeline.planning.render import plan_text
 from pipeline.rundir import RunDir, write_json, write_text, write_yaml
@@ -62,8 +64,21 @@ def build_request(arguments: argparse.Namespace) -> Request:
     Raises UserError or PlanRefused.
     """
     loaded = load_experiment(arguments)
-    plan = make_plan(loaded.experiment, shipped_calibration())
+    plan = make_plan(loaded.experiment, shipped_calibration(), accept=trainable(loaded.experiment))
     return Request(experiment=loaded.experiment, plan=plan, cluster_named="cluster" in loaded.named_groups)
+
+
+def trainable(experiment: Experiment) -> Callable[[Job], bool]:
+    """Tells which jobs of an experiment the training side of this version can run."""
+
+    def accept(job: Job) -> bool:
+        try:
+            refuse_unsupported(dataclasses.replace(experiment, techniques=job.techniques), job.layout)
+        except PlanRefused:
+            return False
+        return True
+
+    return accept
 
 
 def write_run(request: Request, run: RunDir) -> Submission:

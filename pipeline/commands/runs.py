@@ -154,7 +154,8 @@ def _print_table(statuses: list[RunStatus], root: Path) -> None:
             f"{newest['train/loss']:.4f}" if "train/loss" in newest else "",
             one.message,
         )
-    Console(highlight=False, markup=False).print(table)
+    # Into a pipe or a file a row is one line, however long.
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 250).print(table)
 
 
 # --------------------------------------------------------------------------- cancel

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from launchers.launcher import launcher_for
 from pipeline.calibration_files import shipped_calibration
 from pipeline.commands.follow import follow
 from pipeline.commands.program import name_of, own_name
-from pipeline.commands.request import Request, build_request, load_experiment, write_run
+from pipeline.commands.request import Request, build_request, load_experiment, trainable, write_run
 from pipeline.errors import ConfigError, HimoriError, PlanRefused
 from pipeline.planning.estimates import search_layouts
 from pipeline.planning.render_estimates import search_text
@@ -43,7 +44,11 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def _search(arguments: argparse.Namespace) -> int:
-    job, result = search_layouts(load_experiment(arguments).experiment, shipped_calibration())
+    experiment, calibration = load_experiment(arguments).experiment, shipped_calibration()
+    job, result = search_layouts(experiment, calibration, accept=trainable(experiment))
+    if not result.best:
+        print("none of what this version can train fits; these can be planned only", file=sys.stderr)
+        job, result = search_layouts(experiment, calibration)
     print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result))
     return 0
 
@@ -75,10 +80,22 @@ def run(arguments: argparse.Namespace) -> int:
     return follow(started, request.experiment.recipe.steps)
 
 
+def _check_place(request: Request) -> None:
+    """What only matters where the run is to go, not where it is planned."""
+    experiment, layout = request.experiment, request.plan.layout
+    if experiment.cluster.launcher is not LauncherKind.local:
+        return
+    if layout.nodes > 1:
+        raise ConfigError(f"nodes: {layout.nodes} can't run on this machine; give cluster=NAME of a Slurm cluster")
+    if experiment.data.path is not None and not Path(experiment.data.path).exists():
+        raise ConfigError(f"data.path: {experiment.data.path} does not exist; give a text file or a folder of them")
+
+
 def _hand_over(request: Request) -> tuple[RunDir, Handle]:
     why_not = request.why_untrainable()
     if why_not:  # every rank would refuse it too, but only once the job has its nodes
         raise PlanRefused(why_not)
+    _check_place(request)
     run = create_run_dir(Path(request.experiment.run_root), request.experiment.name)
     submission = write_run(request, run)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,11 +38,22 @@ def _sync_process(run: RunDir, *, output: TextIO | None = None) -> int:
     return subprocess.run(command, stdout=output, check=False).returncode
 
 
+def _check_free(host: str, port: int) -> None:
+    """MLflow's server would say it somewhere in the middle of much else."""
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise UserError(
+            f"--port: {host}:{port} can't be listened on ({error.strerror}); give another --port"
+        ) from error
+
+
 def ui(arguments: argparse.Namespace) -> int:
     """Becomes MLflow's own server on the store of a run root, on the loopback unless told otherwise."""
     root = Path(arguments.run_root).resolve()
     if not root.is_dir():
         raise UserError(f"--run-root: {root} is not a folder; give the folder that holds the run directories")
+    _check_free(arguments.host, arguments.port)
     store = resolve_store(None, root)
     print(f"MLflow UI: http://{arguments.host}:{arguments.port}/?workflowType=machine_learning", flush=True)
     environment = os.environ | {

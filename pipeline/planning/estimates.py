@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipeline.errors import PlanRefused
@@ -105,14 +104,20 @@ def free_to_choose(experiment: Experiment) -> bool:
 
 
 def choose_layout(
-    experiment: Experiment, job: Job, problems: Sequence[Problem], calibration: Calibration
+    experiment: Experiment,
+    job: Job,
+    problems: Sequence[Problem],
+    calibration: Calibration,
+    accept: Callable[[Job], bool],
 ) -> tuple[Job, tuple[Reason, ...]]:
     """The job as it is where it is legal and likely fits, or sizes were asked for; else the fastest that does."""
     if not (free_to_choose(experiment) and _has_speed(job)) or any(one.rule not in _BY_LAYOUT for one in problems):
         return job, ()
     if not problems and _expected_to_fit(job):
         return job, ()
-    found = search(job, calibration=calibration, only_layout=True, keep=1, limit=_QUICK)
+    found = search(job, calibration=calibration, only_layout=True, keep=1, limit=_QUICK, accept=accept)
+    if not found.best:  # none that can be trained: the best that can be planned
+        found = search(job, calibration=calibration, only_layout=True, keep=1, limit=_QUICK)
     if not found.best:
         return job, ()
     chosen = found.best[0]
@@ -152,7 +157,11 @@ def fix_text(fix: Fix) -> str:
 
 
 def search_layouts(
-    experiment: Experiment, calibration: Calibration = UNCALIBRATED, *, keep: int = 3
+    experiment: Experiment,
+    calibration: Calibration = UNCALIBRATED,
+    *,
+    keep: int = 3,
+    accept: Callable[[Job], bool] = lambda _: True,
 ) -> tuple[Job, SearchResult]:
     """The job as asked for and the best layouts for its model, batch, formats and GPUs: `himori plan --search`.
 
@@ -165,4 +174,4 @@ def search_layouts(
             f"search: hardware {experiment.hardware.name} with precision {experiment.precision.name} has no numbers "
             f"to plan with; give hardware=NAME of a GPU profile and a bf16 precision"
         )
-    return job, search(dataclasses.replace(job), calibration=calibration, keep=keep)
+    return job, search(job, calibration=calibration, keep=keep, accept=accept)

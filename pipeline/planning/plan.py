@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pipeline.errors import PlanRefused
 from pipeline.model_math import padded_vocab_size, parameters
 from pipeline.planning.calibration import UNCALIBRATED, Calibration
 from pipeline.planning.estimates import choose_layout, estimate, job_of, refuse_what_cannot_fit
+from pipeline.planning.job import Job
 from pipeline.planning.layout import Problem, check_request, derive_layout, uses_gpus
 from pipeline.planning.rules import check_job
 from pipeline.planning.software import check_software
 from pipeline.types import Experiment, Layout, Plan, Reason
 
 
-def make_plan(experiment: Experiment, calibration: Calibration = UNCALIBRATED) -> Plan:
-    """The plan of a request.
+def make_plan(
+    experiment: Experiment,
+    calibration: Calibration = UNCALIBRATED,
+    *,
+    accept: Callable[[Job], bool] = lambda _: True,
+) -> Plan:
+    """The plan of a request; where a layout has to be chosen, one that `accept` takes is preferred.
 
     Raises PlanRefused naming every broken rule, each with what was got and what is allowed, or that memory can't
     suffice, with the least change that fits.
@@ -25,7 +33,7 @@ def make_plan(experiment: Experiment, calibration: Calibration = UNCALIBRATED) -
         *check_job(job),
         *check_software(job, experiment.hardware.software),
     ]
-    job, why_layout = choose_layout(experiment, job, problems, calibration)
+    job, why_layout = choose_layout(experiment, job, problems, calibration, accept)
     _refuse([] if why_layout else problems)
     if why_layout:
         layout = job.layout

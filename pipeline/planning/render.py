@@ -31,7 +31,8 @@ def _headline(experiment: Experiment, plan: Plan) -> list[tuple[str, str]]:
         ("precision", experiment.precision.name),
         (
             "training",
-            f"{recipe.steps} steps x {_count(plan.tokens_per_step)} tokens = {_count(plan.total_tokens)} tokens",
+            f"{recipe.steps} steps x {recipe.global_batch} samples of {recipe.sequence_length} tokens "
+            f"= {_count(plan.total_tokens)} tokens",
         ),
         ("memory, speed", headline(plan)),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -65,16 +65,18 @@ def search(
     stack: str = DEFAULT_STACK,
     limit: int = LIMIT,
     only_layout: bool = False,
+    accept: Callable[[Job], bool] = lambda _: True,
 ) -> SearchResult:
     """The best layouts for a job's model, batch, formats and number of GPUs.
 
-    With `only_layout` the micro-batch and the techniques stay as asked.
+    With `only_layout` the micro-batch and the techniques stay as asked. What `accept` turns down, as the training
+    side does with what it can't build, counts as illegal.
     """
     tried = illegal = refused = 0
     found: list[Candidate] = []
     for one in candidates(job, limit, only_layout=only_layout):
         tried += 1
-        if not is_legal(one):
+        if not (is_legal(one) and accept(one)):
             illegal += 1
             continue
         memory = estimate_memory(one)

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from pipeline.errors import UserError
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerParts:
@@ -34,7 +36,12 @@ class Backend:
 
 
 def gpu_backend(local_rank: int) -> Backend:
-    """Makes the GPU with this index the current device and trains on it."""
+    """Makes the GPU with this index the current device and trains on it; raises UserError where there is none."""
+    found = torch.cuda.device_count()
+    if local_rank >= found:
+        raise UserError(
+            f"local rank {local_rank} was planned a GPU and sees {found} here; check hardware=NAME and the job"
+        )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return Backend(device=device, collectives="nccl", parts=None)

@@ -32,13 +32,15 @@ def test_a_run_from_submit_to_mlflow(site: Site) -> None:
 
 
 def test_a_worker_that_fails_is_named_with_its_last_line(site: Site) -> None:
-    run = site.submit(f"data.path={site.run_root}/../no-such-file", LONG)
+    too_short = site.run_root.parent / "too-short.txt"
+    too_short.write_text("abc", encoding="utf-8")
+    run = site.submit(f"data.path={too_short}", LONG)
     assert run.wait() == 5
     end = run.end()
     assert end["state"] == "FAILED"
     assert end["first"]["exit_code"] == 2
-    assert "no-such-file" in end["message"]
-    assert "no-such-file" in site.himori("logs", run.run_id).stdout
+    assert "too-short.txt" in end["message"]
+    assert "too-short.txt" in site.himori("logs", run.run_id).stdout
     assert run.mlflow().status == "FAILED"
     run.assert_nothing_left()
 

@@ -48,6 +48,9 @@ def test_planning_and_asking_import_nothing_heavy(arguments: list[str], tmp_path
             "low_precision",
         ),
         (["plan", "--search", "experiment=demo"], 7, "GPU profile"),
+        (["plan", "name=''"], 2, "name:"),
+        (["run", "experiment=demo", "nodes=2", "ranks=null"], 2, "can't run on this machine"),
+        (["run", "experiment=demo", "data.path=nope"], 2, "data.path"),
         (["status", "nope"], 2, "no run 'nope'"),
         (["logs", "last"], 2, "no run 'last'"),
         (["cancel", "nope"], 2, "no run"),
@@ -87,7 +90,9 @@ def test_search_names_overrides_that_can_be_typed(tmp_path: Path) -> None:
     asked = ["hardware=dgx_h200", "model=llama3_8b", "precision=bf16", "nodes=1", "recipe.global_batch=64"]
     shown = himori("plan", "--search", *asked, cwd=tmp_path).stdout
     (first, *_) = [line.split() for line in shown.splitlines() if line.strip().startswith("layout.tp=")]
-    assert himori("plan", *asked, *first, cwd=tmp_path).returncode == 0
+    again = himori("plan", *asked, *first, cwd=tmp_path)
+    assert again.returncode == 0
+    assert "planned only" not in again.stdout
 
 
 def test_what_can_be_planned_but_not_trained_is_said(tmp_path: Path) -> None:
