@@ -29,6 +29,10 @@ class WorkerContext:
     """Unix socket of the node's leader; None: events are printed."""
     listen_fd: int | None
     """Rank 0 only: a socket already listening on `master_port`; None: rank 0 opens the port itself."""
+    binding_digest: str = ""
+    """Digest of the plan by which the ranks of this node are bound; empty: there is none."""
+    applied: str = ""
+    """What of its binding was applied, as JSON; empty: nothing was asked for."""
 
 
 def read_context(environ: Mapping[str, str]) -> WorkerContext:
@@ -43,6 +47,8 @@ def read_context(environ: Mapping[str, str]) -> WorkerContext:
         node=_read(environ, "HIMORI_NODE", str),
         events=_read_optional(environ, "HIMORI_EVENTS", Path),
         listen_fd=_read_optional(environ, "HIMORI_LISTEN_FD", int),
+        binding_digest=environ.get("HIMORI_BINDING", ""),
+        applied=environ.get("HIMORI_APPLIED", ""),
     )
 
 
