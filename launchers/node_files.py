@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -64,3 +65,6 @@ class NodeFiles:
                     synced = time.monotonic()
             except OSError as error:  # full or vanished disk: training goes on, the launcher's own log says it
                 print(f"himori: can't write the files of node {self._node}: {error}", flush=True)
+        with contextlib.suppress(OSError):  # what it says of lost lines is said by now
+            self._journal.close()
+            self._log.close()
