@@ -22,7 +22,7 @@ from pipeline.hardware.topology import NodeSnapshot, TaskMask, TopologyError
 from pipeline.hardware.visibility import visible_gpus
 from pipeline.placement.binding import Binding, bind, spare_cpus
 from pipeline.placement.certificate import Moment, Observation, RankCertificate, certify, node_flags, table
-from pipeline.placement.environment import binding_environment, scrubbed_variables
+from pipeline.placement.environment import scrubbed_variables
 from pipeline.placement.policy import BindingPolicy, LocalRank
 from pipeline.rundir import from_jsonable, to_jsonable
 
@@ -165,15 +165,12 @@ class NodePlacing:
         )
 
     def _certify(self, rank: int) -> RankCertificate:
-        binding, declined = self._plan.placed(rank).binding, self._declined.get(rank)
-        variables = binding_environment(binding) if binding and not declined else ()
         return certify(
             rank,
-            binding,
+            self._plan.placed(rank).binding,
             [self._seen[rank, moment] for moment in Moment if (rank, moment) in self._seen],
             digest=self._plan.digest,
-            declined=declined,
-            environment={variable.name: variable.value for variable in variables},
+            declined=self._declined.get(rank),
         )
 
     def _warn(self, rank: int | None, message: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from pipeline.hardware.topology import format_ids
 from pipeline.placement.binding import Binding, BindingFlag
+from pipeline.placement.environment import COMPARED, binding_environment
 from pipeline.placement.memory import MemoryMode
 
 _GIB = 1 << 30
@@ -75,6 +76,8 @@ class Observation:
     mems_allowed: tuple[int, ...] | None
     applied: Applied | None
     """None: nothing was asked to be applied."""
+    environment: dict[str, str]
+    """Variables that a binding sets, as they reached it; those that didn't are left out."""
     gpu: str | None = None
     """Bus id of the GPU it computes on; None: none, or not known."""
     page_bytes: dict[int, int] | None = None
@@ -113,7 +116,6 @@ def certify(
     *,
     digest: str,
     declined: str | None = None,
-    environment: Mapping[str, str] | None = None,
 ) -> RankCertificate:
     """The certificate of one rank; `declined` is why it would not follow the plan, if so."""
     denied = () if planned is None else tuple(dict.fromkeys(_denied(planned, observed)))
@@ -126,7 +128,7 @@ def certify(
         differences=tuple(dict.fromkeys(differences)),
         denied=denied,
         warnings=tuple(dict.fromkeys((*_warnings(planned, observed, declined), *denied))),
-        environment=dict(environment or {}),
+        environment={} if planned is None or declined else _environment(planned),
     )
 
 
@@ -148,6 +150,7 @@ def _differences(planned: Binding, observed: Sequence[Observation], digest: str)
             _cpu_difference(planned, seen),
             _memory_difference(planned, seen),
             _gpu_difference(planned, seen),
+            *_environment_differences(planned, seen),
         )
         yield from (f"{difference}, found {when}" for difference in found if difference is not None)
 
@@ -188,6 +191,18 @@ def _gpu_difference(planned: Binding, seen: Observation) -> str | None:
     if planned.gpu is None or seen.gpu is None or planned.gpu == seen.gpu:
         return None
     return f"computes on GPU {seen.gpu} instead of {planned.gpu}"
+
+
+def _environment(planned: Binding) -> dict[str, str]:
+    return {variable.name: variable.value for variable in binding_environment(planned)}
+
+
+def _environment_differences(planned: Binding, seen: Observation) -> Iterable[str]:
+    """NICs and thread counts reach the libraries this way only."""
+    for name, value in _environment(planned).items():
+        found = seen.environment.get(name)
+        if name in COMPARED and found != value:
+            yield f"has {name} {'unset' if found is None else found} instead of {value}"
 
 
 def _refused(seen: Observation, what: str) -> bool:

@@ -80,7 +80,7 @@ def _resources(experiment: Experiment, plan: Plan, submission: Submission) -> li
 def _binding(policy: CpuPolicy) -> str:
     match policy:
         case CpuPolicy.strict:
-            what = "cores and memory of the NUMA node nearest to each rank's GPU"
+            what = "cores and memory of each rank's own NUMA node"
         case CpuPolicy.spread:
             what = "as strict, with the cores of GPU-less NUMA nodes of the same socket"
         case CpuPolicy.equalize:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from pipeline.errors import UserError
+from pipeline.placement.environment import COMPARED
 
 T = TypeVar("T")
 
@@ -33,6 +34,8 @@ class WorkerContext:
     """Digest of the plan by which the ranks of this node are bound; empty: there is none."""
     applied: str = ""
     """What of its binding was applied, as JSON; empty: nothing was asked for."""
+    binding_variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables that a binding sets and libraries act on, as far as they are set."""
 
 
 def read_context(environ: Mapping[str, str]) -> WorkerContext:
@@ -49,6 +52,7 @@ def read_context(environ: Mapping[str, str]) -> WorkerContext:
         listen_fd=_read_optional(environ, "HIMORI_LISTEN_FD", int),
         binding_digest=environ.get("HIMORI_BINDING", ""),
         applied=environ.get("HIMORI_APPLIED", ""),
+        binding_variables={name: environ[name] for name in COMPARED if name in environ},
     )
 
 

@@ -35,6 +35,7 @@ def observe(context: WorkerContext, moment: Moment, *, gpu: str | None = None, p
         memory=read_policy(proc),
         mems_allowed=_mems_allowed(proc),
         applied=from_jsonable(json.loads(context.applied), Applied) if context.applied else None,
+        environment=dict(context.binding_variables),
         gpu=gpu,
         page_bytes=page_bytes(proc) if moment is Moment.model else None,
     )

@@ -16,6 +16,7 @@ from launchers.messages import Declined, Hello, Placed
 from launchers.node_files import NodeFiles
 from launchers.placing import NodePlacing
 from pipeline.placement.certificate import Applied, KernelMemory, Moment, Observation
+from pipeline.placement.environment import binding_environment
 from pipeline.placement.policy import BindingPolicy, CpuPolicy
 from pipeline.rundir import AttemptDir, RunDir, to_jsonable
 
@@ -44,6 +45,7 @@ class Node:
             memory=memory,
             mems_allowed=(0,),
             applied=Applied(affinity=True, memory=memory, refused=()) if binding else None,
+            environment={one.name: one.value for one in binding_environment(binding)} if binding else {},
         )
         self.placing.observe(rank, json.loads(json.dumps(to_jsonable(seen))))
 

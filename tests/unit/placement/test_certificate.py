@@ -19,12 +19,14 @@ from pipeline.placement.certificate import (
     node_flags,
     table,
 )
+from pipeline.placement.environment import binding_environment
 from pipeline.placement.memory import MemoryMode, MemoryPolicy
 from pipeline.placement.policy import BindingPolicy, CpuPolicy
 
 DIGEST = "d1"
-PLANNED = bind(snapshot_of("b200x8-6numa"), local_ranks(8))[2]
+PLANNED = bind(snapshot_of("dgxh100-12nic"), local_ranks(8))[2]
 NODES = PLANNED.memory.nodes
+ENVIRONMENT = {variable.name: variable.value for variable in binding_environment(PLANNED)}
 GRANTED = Applied(affinity=True, memory=KernelMemory(mode="preferred_many", nodes=NODES), refused=())
 SEEN = Observation(
     moment=Moment.model,
@@ -33,6 +35,7 @@ SEEN = Observation(
     memory=KernelMemory(mode="preferred_many", nodes=NODES),
     mems_allowed=NODES,
     applied=GRANTED,
+    environment=ENVIRONMENT,
     gpu=PLANNED.gpu,
     page_bytes={2: 3 << 30},
 )
@@ -58,11 +61,24 @@ def test_a_rank_in_its_place_is_not_red() -> None:
         (replace(SEEN, cpus=PLANNED.cpus[1:]), "runs on CPUs"),
         (replace(SEEN, cpus=tuple(cpu + 1 for cpu in PLANNED.cpus)), "runs on CPUs"),
         (replace(SEEN, memory=KernelMemory(mode="default")), "has memory policy default instead of preferred_many"),
-        (replace(SEEN, memory=KernelMemory(mode="preferred_many", nodes=(0,))), "has memory policy preferred_many 0"),
+        (replace(SEEN, memory=KernelMemory(mode="preferred_many", nodes=(1,))), "has memory policy preferred_many 1"),
         (replace(SEEN, gpu="0000:ff:00.0"), "computes on GPU 0000:ff:00.0 instead of"),
+        (replace(SEEN, environment={**ENVIRONMENT, "UCX_NET_DEVICES": "mlx5_9:1"}), "has UCX_NET_DEVICES mlx5_9:1"),
+        (replace(SEEN, environment={**ENVIRONMENT, "NCCL_IB_HCA": "mlx5_0"}), "has NCCL_IB_HCA mlx5_0 instead of ="),
+        (replace(SEEN, environment={}), "has "),
         (replace(SEEN, digest=""), "follows plan none instead of d1"),
     ],
-    ids=["fewer-cpus", "shifted-mask", "no-policy", "wrong-memory-node", "wrong-gpu", "no-plan"],
+    ids=[
+        "fewer-cpus",
+        "shifted-mask",
+        "no-policy",
+        "wrong-memory-node",
+        "wrong-gpu",
+        "wrong-nic",
+        "prefix-list",
+        "no-variables",
+        "no-plan",
+    ],
 )
 def test_what_differs_makes_it_red(seen: Observation, difference: str) -> None:
     found = certificate(seen)
@@ -115,7 +131,7 @@ def test_a_refused_affinity_is_unbound_and_said() -> None:
 
 
 def test_without_binding_only_the_gpu_is_compared() -> None:
-    planned = bind(snapshot_of("b200x8-6numa"), local_ranks(8), BindingPolicy(cpus=CpuPolicy.none))[2]
+    planned = bind(snapshot_of("dgxh100-12nic"), local_ranks(8), BindingPolicy(cpus=CpuPolicy.none))[2]
     seen = replace(SEEN, cpus=(0,), memory=KernelMemory(mode="default"), applied=None)
     assert certificate(seen, planned).flags == (BindingFlag.unbound,)
     assert not certificate(seen, planned).is_red
@@ -146,5 +162,12 @@ def test_flags_of_a_node_are_those_of_all_its_ranks() -> None:
 
 def test_a_line_says_where_a_rank_is() -> None:
     (line,) = table([certificate(SEEN)])
-    for part in ("rank 2", "node 2", "pages N2=3.00 GiB", f"GPU {PLANNED.gpu}", "NIC none", "EXACT"):
+    for part in (
+        "rank 2",
+        f"node {PLANNED.home}",
+        "pages N2=3.00 GiB",
+        f"GPU {PLANNED.gpu}",
+        f"NIC {PLANNED.nics[0]}",
+        "EXACT",
+    ):
         assert part in line

@@ -25,6 +25,7 @@ ENVIRON = {
     "HIMORI_ATTEMPT": "1",
     "HIMORI_NODE": "n1",
     "HIMORI_BINDING": "d1",
+    "OMP_NUM_THREADS": "3",
     "HIMORI_APPLIED": json.dumps(
         {"affinity": True, "memory": None, "refused": [{"what": "memory", "asked": "preferred 0", "error": "EPERM"}]}
     ),
@@ -39,7 +40,7 @@ MAPS = """\
 def test_a_process_sees_itself() -> None:
     seen = observe(read_context(ENVIRON), Moment.model)
     assert set(seen.cpus) == os.sched_getaffinity(0)
-    assert seen.digest == "d1"
+    assert (seen.digest, seen.environment) == ("d1", {"OMP_NUM_THREADS": "3"})
     assert seen.mems_allowed
     assert seen.applied == Applied(
         affinity=True, memory=None, refused=(Refusal(what="memory", asked="preferred 0", error="EPERM"),)
