@@ -25,7 +25,7 @@ from launchers.task import Task
 from pipeline.types import End, RankExit
 
 HANDSHAKE_S = 10.0
-ROLL_CALL_SLACK_S = 3.0
+ROLL_CALL_SLACK_S = 2.0
 """How much longer than the leaders of nodes, which report at the end of the same time whom they miss."""
 SIGNAL_SETTLE_S = 0.5
 """After a signal from outside, how long a rank's own failure may still be on its way."""
