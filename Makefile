@@ -43,8 +43,18 @@ golden: $(STAMP)  ## write the golden files anew; read the diff before you commi
 	HIMORI_WRITE_GOLDEN=1 $(BIN)/python -m pytest tests/golden
 
 .PHONY: faults
-faults: $(STAMP)  ## break running jobs in every way we know (longer)
-	$(BIN)/python -m pytest tests/faults -m ''
+faults: $(STAMP)  ## kill any process of running jobs at random moments (10 minutes)
+	$(BIN)/python -m pytest -m faults
+
+.PHONY: soak
+soak: $(STAMP)  ## one run for many minutes; HIMORI_SOAK_MINUTES=10
+	$(BIN)/python -m pytest -m soak
+
+.PHONY: validate
+validate: check  ## all tiers, before a release; RUNS=table.csv also judges the planner by measured runs
+	$(if $(RUNS),$(BIN)/python tests/validation/validate.py $(RUNS) --write docs/validation.md)
+	-$(BIN)/python -m pytest -m '' --junitxml=.pytest_cache/validate.xml
+	$(BIN)/python tests/record_release.py .pytest_cache/validate.xml docs/releases.md
 
 .PHONY: cluster
 cluster:  ## a real Slurm with four nodes on this machine (root, Debian or Ubuntu)

@@ -21,6 +21,10 @@ from pipeline.submission import logs_folder, python_command
 from pipeline.tracking.provenance import boot_id
 from pipeline.types import Handle, LauncherKind, Submission
 
+POLL_S = 0.5
+LEFT_BEHIND_S = 15.0
+"""How long a task may outlive the end of its run and the last upload."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the last attempt of a run on this machine."""
@@ -39,8 +43,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         gpus_per_node=run.read_plan().gpus_per_node,
         stderr_to_stdout=True,
     )
-    executor.submit(start_supervisor, submission.run_dir).wait()
+    _wait(executor.submit(start_supervisor, submission.run_dir), run)
     return 0
+
+
+def _wait(job: submitit.Job[None], run: RunDir) -> None:
+    """Until all tasks are gone; what outlives the end of the run, as a task that never came up does, is killed."""
+    attempt = run.attempt(run.read_submission().attempt)
+    patience_s = run.read_experiment().tracking.finish_timeout_s + LEFT_BEHIND_S
+    while not job.done():
+        time.sleep(POLL_S)
+        end = attempt.read_end()
+        if end and time.time() > end.time + patience_s:
+            print("a task outlived the run and is killed with all of its session", flush=True)
+            os.killpg(0, signal.SIGKILL)
 
 
 def _own_handle(run: RunDir, submission: Submission) -> Handle:

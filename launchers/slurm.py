@@ -56,9 +56,9 @@ class SlurmLauncher:
         """One squeue for all, then one sacct for those the queue no longer knows."""
         ids = [handle.job_id for handle in handles]
         views = _from_squeue(ids)
-        gone = [job_id for job_id in ids if job_id not in views]
-        views |= _from_sacct(gone)
-        return views
+        if views is None:  # no answer is not an answer about any job
+            return {job_id: JobView(phase=JobPhase.unknown) for job_id in ids}
+        return views | _from_sacct([job_id for job_id in ids if job_id not in views])
 
     def find(self, submission: Submission) -> str | None:
         """The job whose comment names the run."""
@@ -127,21 +127,27 @@ def _last_line(text: str) -> str:
 # --------------------------------------------------------------------------- asking
 
 
-def _from_squeue(ids: Sequence[str]) -> dict[str, JobView]:
+def _from_squeue(ids: Sequence[str]) -> dict[str, JobView] | None:
+    """The jobs the controller knows; None when it does not answer."""
     if not ids:
         return {}
-    rows = _rows(["squeue", "--noheader", "--states=all", "--jobs", ",".join(ids), "--format", "%A|%T|%r"])
+    command = ["squeue", "--noheader", "--states=all", "--jobs", ",".join(ids), "--format", "%A|%T|%r"]
+    try:
+        rows = _split(_run(command))
+    except ClusterError as error:
+        # Asked for one job only, squeue fails when it has forgotten that one.
+        return {} if "Invalid job id" in str(error) else None
     return {row[0]: _view_of(row[1], row[2]) for row in rows if len(row) == 3}
 
 
 def _from_sacct(ids: Sequence[str]) -> dict[str, JobView]:
-    """Accounting knows jobs the queue has forgotten; a cluster without it leaves them unknown."""
+    """How jobs ended that the controller has forgotten: they are over, whether accounting knows their end or not."""
     if not ids:
         return {}
     fields = ["--noheader", "--parsable2", "--allocations", "--format", "JobID,State"]
     rows = _rows(["sacct", *fields, "--jobs", ",".join(ids)])
     views = {row[0]: _view_of(row[1].split(" ")[0], "") for row in rows if len(row) == 2}
-    return {job_id: views.get(job_id, JobView(phase=JobPhase.unknown)) for job_id in ids}
+    return {job_id: views.get(job_id, JobView(phase=JobPhase.over)) for job_id in ids}
 
 
 def _view_of(word: str, reason: str) -> JobView:
@@ -157,11 +163,14 @@ def _view_of(word: str, reason: str) -> JobView:
 
 
 def _rows(command: Sequence[str]) -> list[list[str]]:
-    """Rows of a query; a query that fails has no rows, which is never taken for an answer about a job."""
+    """Rows of a query that may fail; it has none then."""
     try:
-        text = _run(command)
+        return _split(_run(command))
     except ClusterError:
         return []
+
+
+def _split(text: str) -> list[list[str]]:
     return [line.split("|") for line in text.splitlines() if line]
 
 

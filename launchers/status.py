@@ -24,6 +24,7 @@ from pipeline.types import End, Handle, LauncherKind, RankExit, RunState
 
 Kind = TypeVar("Kind")
 
+TAIL_BYTES = 1 << 16
 SETTLE_S = 10.0
 """How long after a job is over its own last files may still be on their way through the file system."""
 
@@ -67,13 +68,21 @@ def wait_until_over(status: RunStatus, timeout_s: float) -> None:
 def progress(attempt: AttemptDir) -> dict[str, float]:
     """The newest value of each metric of an attempt, and its `step`; empty before the first step."""
     newest: dict[str, float] = {}
-    for event in journal_events(attempt):
+    for event in _newest_events(attempt):
         if event.kind == "metrics":
             values, step = event.data["values"], event.data["step"]
             assert isinstance(values, dict)
             assert isinstance(step, int | float)
             newest |= values | {"step": float(step)}
     return newest
+
+
+def _newest_events(attempt: AttemptDir) -> list[Event]:
+    """Events at the ends of an attempt's journals: a long run's journal is not read whole to say where it is."""
+    events: list[Event] = []
+    for path in attempt.journal_dir.glob("*.jsonl"):
+        events += read_events(path, max(0, path.stat().st_size - TAIL_BYTES)).events
+    return sorted(events, key=lambda event: event.time)
 
 
 def journal_events(attempt: AttemptDir) -> list[Event]:
@@ -140,8 +149,9 @@ def _open(run: RunDir, handle: Handle, view: JobView) -> RunStatus:
             message = "training" if started else "starting"
             return RunStatus(run=run, state=RunState.running, message=message, handle=handle, end=None)
         case JobPhase.unknown:
-            message = "the scheduler did not answer or has forgotten the job; ask again"
-            return RunStatus(run=run, state=RunState.unknown, message=message, handle=handle, end=None)
+            state = RunState.running if started else RunState.queued
+            message = "the scheduler does not answer now; this is what the run directory says"
+            return RunStatus(run=run, state=state, message=message, handle=handle, end=None)
         case JobPhase.over:
             return _reap(run, attempt, handle, view.word)
 

@@ -27,7 +27,7 @@ from launchers.task import Task, read_task
 from pipeline.errors import ClusterError, HimoriError
 from pipeline.placement.policy import BindingPolicy
 from pipeline.rundir import AttemptDir, RunDir, write_json
-from pipeline.types import Experiment, RunState
+from pipeline.types import End, Experiment, RunState
 
 HANDLE_WAIT_S = 30.0
 SYNC_NICE = 10
@@ -121,6 +121,15 @@ class Supervisor:
         )
 
     async def _lead_job(self, timeout_s: float) -> None:
+        try:
+            await self._lead_to_the_end(timeout_s)
+        except HimoriError as error:
+            write_json(
+                self._attempt.end_file, End(state=RunState.failed, message=str(error), first=None, time=time.time())
+            )
+            raise
+
+    async def _lead_to_the_end(self, timeout_s: float) -> None:
         task = self._task
         listener, _ = listen(self._ports, loopback=task.nodes == 1)
         self._master, port = listen(self._ports, loopback=task.nodes == 1)

@@ -14,7 +14,7 @@ class JobPhase(Enum):
     running = "running"
     over = "over"
     unknown = "unknown"
-    """The scheduler did not answer, or never heard of it."""
+    """The scheduler did not answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,9 +7,9 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
+from pipeline import __version__
 from pipeline.conf_groups import groups, options
 from pipeline.errors import HimoriError
 
@@ -46,11 +46,12 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"himori {version('himori')}")
+    top.add_argument("--version", action="version", version=f"himori {__version__}")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
     _add_request_verbs(verbs)
     _add_run_verbs(verbs)
     _add_tracking_verbs(verbs)
+    _add_probe(verbs)
     _add_completion(verbs)
     return top
 
@@ -86,6 +87,8 @@ def _add_request_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser
         verb = _verb(verbs, name, ("pipeline.commands.submit", name), text, formatter=_GroupsHelp, epilog=OVERRIDES)
         verb.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="config group options and values")
         verb.add_argument("--conf-dir", type=Path, help="a further folder of config groups, searched first")
+        if name == "plan":
+            verb.add_argument("--search", action="store_true", help="try layouts for it and show the best few")
         if name != "run":
             verb.add_argument("--json", action="store_true", help="for machines")
 
@@ -120,6 +123,26 @@ def _add_tracking_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParse
     ui.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
     for verb in (sync, ui):
         _add_run_root(verb)
+
+
+def _add_probe(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    probe = _verb(verbs, "probe", ("pipeline.commands.probe", "probe"), "show this node and where ranks would be put")
+    probe.add_argument(
+        "--ranks", type=int, metavar="N", help="ranks on the node (default: one a GPU, else one a NUMA node)"
+    )
+    probe.add_argument(
+        "--policy", default="strict", choices=("strict", "spread", "equalize", "none"), help="how cores are given out"
+    )
+    probe.add_argument(
+        "--read",
+        type=Path,
+        metavar="FILE",
+        help="a recording, nvidia-smi topo -m, hwloc or NCCL XML instead of this node",
+    )
+    probe.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="also save a recording, without names or addresses"
+    )
+    probe.add_argument("--json", action="store_true", help="for machines")
 
 
 def _add_completion(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -96,14 +96,6 @@ class NodeSpec:
 
 
 @dataclass(kw_only=True, slots=True)
-class VersionRange:
-    """Versions of one component that a system offers: lower bound included, upper bound not; None is open."""
-
-    at_least: str | None = None
-    below: str | None = None
-
-
-@dataclass(kw_only=True, slots=True)
 class HardwareProfile:
     """What a node of this type is expected to be; the node itself is the truth."""
 
@@ -123,8 +115,8 @@ class HardwareProfile:
     """Numbers of the GPU; None: nothing is planned about memory and speed."""
     node_spec: NodeSpec = field(default_factory=NodeSpec)
     """What surrounds the GPUs."""
-    software: dict[str, VersionRange] = field(default_factory=dict)
-    """Versions the system offers by component: driver, cuda, torch, te, megatron-core, nccl, python, os."""
+    software: dict[str, str] = field(default_factory=dict)
+    """Versions the system offers, as `>=12.4,<13`, by component: driver, cuda, torch, te, megatron-core, nccl, os."""
 
 
 class CpuPolicy(Enum):
@@ -460,6 +452,8 @@ class LayoutRequest:
     ep: int | None = None
     etp: int | None = None
     """Tensor parallel size inside an expert."""
+    chunk_layers: list[int] = field(default_factory=list)
+    """Layers of each chunk (each stage without `vp`) in the model's order; empty: all alike."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -508,6 +502,8 @@ class Layout:
     """Model chunks on each pipeline stage."""
     ep: int = 1
     etp: int = 1
+    chunk_layers: tuple[int, ...] = ()
+    """Layers of each chunk in the model's order; empty: all alike."""
 
     @property
     def ranks(self) -> int:

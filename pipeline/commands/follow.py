@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from launchers.status import RunStatus, journal_events, run_status, wait_until_over
+from pipeline.commands.program import name_of, own_name
 from pipeline.commands.tracking import sync_quietly
 from pipeline.rundir import RunDir
 from pipeline.tracking.cursor import read_cursor
@@ -32,7 +33,8 @@ def follow(run: RunDir, steps: int) -> int:
     try:
         status = _follow(run, steps, console)
     except KeyboardInterrupt:
-        console.print(f"\nthe run goes on; `himori logs -f {run.run_id}` follows, `himori cancel {run.run_id}` ends it")
+        name, run_id = own_name(), name_of(run)
+        console.print(f"\nthe run goes on; `{name} logs -f {run_id}` follows, `{name} cancel {run_id}` ends it")
         return 130
     finish(status)
     _print_summary(run, status, console)
@@ -218,7 +220,7 @@ def _loss_rows(run: RunDir) -> list[tuple[str, str]]:
 def mlflow_rows(run: RunDir) -> list[tuple[str, str]]:
     """Where MLflow shows the run, as far as it was told."""
     mlflow_run_id = read_cursor(run, store_of(run).uri).mlflow_run_id
-    command = f"himori ui --run-root {shlex.quote(str(run.path.parent))}"
+    command = f"{own_name()} ui --run-root {shlex.quote(str(run.path.parent))}"
     if not mlflow_run_id:
-        return [("MLflow", f"not told yet; `himori sync {run.run_id}` does it"), ("see it", command)]
+        return [("MLflow", f"not told yet; `{own_name()} sync {name_of(run)}` does it"), ("see it", command)]
     return [("MLflow run", mlflow_run_id), ("see it", command)]

@@ -8,13 +8,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.config import load
+from pipeline.calibration_files import shipped_calibration
+from pipeline.config import Loaded, load
+from pipeline.errors import PlanRefused
 from pipeline.planning.plan import make_plan
 from pipeline.planning.render import plan_text
 from pipeline.rundir import RunDir, write_json, write_text, write_yaml
 from pipeline.submission import job_script, prepare
 from pipeline.tracking.provenance import collect_provenance
 from pipeline.tracking.store import resolve_store
+from pipeline.training.support import refuse_unsupported
 from pipeline.types import Experiment, Plan, Submission
 
 
@@ -27,6 +30,14 @@ class Request:
     cluster_named: bool
     """Whether somebody chose the cluster; the default starts processes on this machine."""
 
+    def why_untrainable(self) -> str | None:
+        """What of the request can be planned but not trained yet; None when all can."""
+        try:
+            refuse_unsupported(self.experiment, self.plan.layout)
+        except PlanRefused as error:
+            return str(error)
+        return None
+
     def submission(self, run_dir: Path) -> Submission:
         """The exact request for a run in `run_dir`."""
         return prepare(self.experiment, self.plan, run_dir=str(run_dir), python=sys.executable)
@@ -37,15 +48,22 @@ class Request:
         return plan_text(self.experiment, self.plan, submission, job_script(submission))
 
 
+def load_experiment(arguments: argparse.Namespace) -> Loaded:
+    """The experiment that was typed, its paths absolute; raises UserError."""
+    loaded = load(arguments.overrides, conf_dir=arguments.conf_dir)
+    experiment = _absolute(loaded.experiment, Path.cwd())
+    resolve_store(experiment.tracking.uri, Path(experiment.run_root))  # a bad URI is found before anything is queued
+    return dataclasses.replace(loaded, experiment=experiment)
+
+
 def build_request(arguments: argparse.Namespace) -> Request:
     """Composes, checks and plans; nothing is written.
 
     Raises UserError or PlanRefused.
     """
-    loaded = load(arguments.overrides, conf_dir=arguments.conf_dir)
-    experiment = _absolute(loaded.experiment, Path.cwd())
-    resolve_store(experiment.tracking.uri, Path(experiment.run_root))  # a bad URI is found before anything is queued
-    return Request(experiment=experiment, plan=make_plan(experiment), cluster_named="cluster" in loaded.named_groups)
+    loaded = load_experiment(arguments)
+    plan = make_plan(loaded.experiment, shipped_calibration())
+    return Request(experiment=loaded.experiment, plan=plan, cluster_named="cluster" in loaded.named_groups)
 
 
 def write_run(request: Request, run: RunDir) -> Submission:

@@ -17,6 +17,7 @@ from rich.table import Table
 from launchers.launcher import launcher_for
 from launchers.status import RunStatus, progress, run_status, run_statuses
 from pipeline.commands.follow import EXIT_CODES, finish
+from pipeline.commands.program import own_name
 from pipeline.commands.tracking import sync_quietly
 from pipeline.errors import UserError
 from pipeline.rundir import AttemptDir, RunDir, find_run, list_runs, to_jsonable, write_json
@@ -137,7 +138,7 @@ def _progress_text(run: RunDir, newest: dict[str, float]) -> str:
 
 def _print_table(statuses: list[RunStatus], root: Path) -> None:
     if not statuses:
-        print(f"no runs in {root}; `himori run experiment=demo` makes one")
+        print(f"no runs in {root}; `{own_name()} run experiment=demo` makes one")
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("run", "state", "job", "step", "loss", "message"):

@@ -7,16 +7,22 @@ import json
 from pathlib import Path
 
 from launchers.launcher import launcher_for
+from pipeline.calibration_files import shipped_calibration
 from pipeline.commands.follow import follow
-from pipeline.commands.request import Request, build_request, write_run
-from pipeline.errors import ConfigError, HimoriError
+from pipeline.commands.program import name_of, own_name
+from pipeline.commands.request import Request, build_request, load_experiment, write_run
+from pipeline.errors import ConfigError, HimoriError, PlanRefused
+from pipeline.planning.estimates import search_layouts
+from pipeline.planning.render_estimates import search_text
 from pipeline.rundir import RunDir, create_run_dir, to_jsonable
 from pipeline.submission import job_script
 from pipeline.types import Handle, LauncherKind
 
 
 def plan(arguments: argparse.Namespace) -> int:
-    """Prints the request; changes nothing."""
+    """Prints the request, or the best layouts for it; changes nothing."""
+    if arguments.search:
+        return _search(arguments)
     request = build_request(arguments)
     run_dir = Path(request.experiment.run_root) / "RUN_ID"
     if arguments.json:
@@ -30,6 +36,15 @@ def plan(arguments: argparse.Namespace) -> int:
         print(json.dumps(document, indent=1))
     else:
         print(request.text(run_dir), end="")
+        why_not = request.why_untrainable()
+        if why_not:
+            print(f"\nplanned only, can't be submitted yet\n  {why_not}")
+    return 0
+
+
+def _search(arguments: argparse.Namespace) -> int:
+    job, result = search_layouts(load_experiment(arguments).experiment, shipped_calibration())
+    print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result))
     return 0
 
 
@@ -48,7 +63,7 @@ def submit(arguments: argparse.Namespace) -> int:
     print(f"run   {run.run_id}")
     print(f"{where:<5} {handle.job_id}")
     print(f"dir   {run.path}")
-    print(f"next  himori status {run.run_id}   (logs -f, wait, cancel)")
+    print(f"next  {own_name()} status {name_of(run)}   (logs -f, wait, cancel)")
     return 0
 
 
@@ -61,6 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _hand_over(request: Request) -> tuple[RunDir, Handle]:
+    why_not = request.why_untrainable()
+    if why_not:  # every rank would refuse it too, but only once the job has its nodes
+        raise PlanRefused(why_not)
     run = create_run_dir(Path(request.experiment.run_root), request.experiment.name)
     submission = write_run(request, run)
     try:

@@ -54,8 +54,7 @@ def _cgroup_folders(tree: Tree) -> Iterator[PurePosixPath]:
     mount = _mount(tree, "cgroup2" if version_1 is None else "cgroup")
     if path is None or mount is None:
         return
-    inside = path.removeprefix(mount.root.rstrip("/")) if path.startswith(mount.root) else ""
-    folder = PurePosixPath(mount.point) / inside.lstrip("/")
+    folder = PurePosixPath(mount.point) / path.removeprefix(mount.root.rstrip("/")).lstrip("/")
     while True:
         yield folder
         if folder == PurePosixPath(mount.point):

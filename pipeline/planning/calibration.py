@@ -124,46 +124,39 @@ def _narrowest(keys: Sequence[str], factors: dict[str, float]) -> tuple[int, str
 # --------------------------------------------------------------------------- fitting
 
 
-def fit(observations: Sequence[Observation], version: str) -> Calibration:
-    """Corrections of all groups, and spreads from leaving whole groups out."""
-    factors, counts = _factors(observations)
+def fit(observations: Sequence[Observation], version: str, *, fewest: int = 1) -> Calibration:
+    """Corrections of all groups with at least `fewest` observations, and spreads from leaving whole groups out."""
+    factors, counts = _factors(observations, fewest)
     return Calibration(version=version, factors=factors, counts=counts, spreads=_spreads(observations))
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """Weight and weighted sum of log ratios of some observations."""
-
-    weight: float = 0.0
-    total: float = 0.0
-
-    def plus(self, one: Observation) -> _Sum:
-        return _Sum(self.weight + one.weight, self.total + one.weight * one.log_ratio)
-
-    def minus(self, other: _Sum) -> _Sum:
-        return _Sum(self.weight - other.weight, self.total - other.total)
+_Weighted = list[tuple[float, float]]
+"""(log ratio, weight) of some observations, in order."""
 
 
-def _sums(observations: Iterable[Observation]) -> dict[str, _Sum]:
-    sums: dict[str, _Sum] = {}
-    for one in observations:
+def _by_group(observations: Iterable[Observation]) -> dict[str, _Weighted]:
+    groups: dict[str, _Weighted] = defaultdict(list)
+    for one in sorted(observations, key=lambda one: one.log_ratio):
         for key in one.groups():
-            sums[key] = sums.get(key, _Sum()).plus(one)
-    return sums
+            groups[key].append((one.log_ratio, one.weight))
+    return groups
 
 
-def _shrunk(found: _Sum, parent: float) -> float:
-    return parent + found.weight / (found.weight + _SHRINK) * (found.total / found.weight - parent)
+def _shrunk(found: _Weighted, parent: float) -> float:
+    """The weighted median, which a few runs of an old release don't move, drawn towards the wider group."""
+    weight = sum(one for _, one in found)
+    return parent + weight / (weight + _SHRINK) * (_quantile(found, 0.5) - parent)
 
 
-def _factors(observations: Sequence[Observation]) -> tuple[dict[str, float], dict[str, float]]:
-    sums = _sums(observations)
+def _factors(observations: Sequence[Observation], fewest: int) -> tuple[dict[str, float], dict[str, float]]:
+    groups = _by_group(observations)
     factors: dict[str, float] = {}
     for keys in {one.groups() for one in observations}:
         parent = 0.0
         for key in keys:
-            parent = factors[key] = _shrunk(sums[key], parent)
-    return factors, {key: found.weight for key, found in sums.items()}
+            if len(groups[key]) >= fewest:
+                parent = factors[key] = _shrunk(groups[key], parent)
+    return factors, {key: sum(weight for _, weight in groups[key]) for key in factors}
 
 
 def left_out_errors(observations: Sequence[Observation], level: int) -> list[tuple[Observation, float]]:
@@ -172,27 +165,27 @@ def left_out_errors(observations: Sequence[Observation], level: int) -> list[tup
     At the last level each observation is left out alone. Observations that nothing remains for at `level` are not
     in the list.
     """
-    sums = _sums(observations)
-    groups: dict[object, list[Observation]] = defaultdict(list)
+    groups = _by_group(observations)
+    left: dict[object, list[Observation]] = defaultdict(list)
     for index, one in enumerate(observations):
-        groups[one.groups()[level + 1] if level + 1 < len(LEVELS) else index].append(one)
+        left[one.groups()[level + 1] if level + 1 < len(LEVELS) else index].append(one)
     errors: list[tuple[Observation, float]] = []
-    for members in groups.values():
-        factor = _without(members, sums, level)
+    for members in left.values():
+        factor = _without(members, groups, level)
         if factor is not None:
             errors += [(one, one.log_ratio - factor) for one in members]
     return errors
 
 
-def _without(members: Sequence[Observation], sums: dict[str, _Sum], level: int) -> float | None:
+def _without(members: Sequence[Observation], groups: dict[str, _Weighted], level: int) -> float | None:
     """The factor at `level` of what remains without `members`, which share all groups up to there."""
-    out, factor = _Sum(), 0.0
-    for one in members:
-        out = out.plus(one)
+    factor = 0.0
     for key in members[0].groups()[: level + 1]:
-        rest = sums[key].minus(out)
-        if rest.weight <= 1e-9:
+        if len(groups[key]) == len(members):
             return None
+        rest = groups[key].copy()
+        for one in members:
+            rest.remove((one.log_ratio, one.weight))
         factor = _shrunk(rest, factor)
     return factor
 

@@ -200,7 +200,7 @@ def _more_nodes(job: Job) -> Job | None:
 
 def _resized(job: Job, **sizes: int) -> Job | None:
     """The job with other sizes and the batch arithmetic that follows; None where they don't divide."""
-    layout: Layout = dataclasses.replace(job.layout, **sizes)  # type: ignore[arg-type]
+    layout: Layout = dataclasses.replace(job.layout, chunk_layers=(), **sizes)  # type: ignore[arg-type]
     parallel = layout.tp * layout.pp * layout.cp
     if layout.ranks % parallel:
         return None
@@ -248,6 +248,8 @@ def overrides(before: Job, after: Job) -> Iterator[str]:
     """The difference of two jobs in the words of the command line."""
     for name in ("tp", "pp", "cp", "vp", "ep", "etp", "sequence_parallel"):
         yield from _changed(f"layout.{name}", getattr(before.layout, name), getattr(after.layout, name))
+    old_chunks, new_chunks = list(before.layout.chunk_layers), list(after.layout.chunk_layers)
+    yield from _changed("layout.chunk_layers", old_chunks, new_chunks)
     yield from _changed("nodes", before.layout.nodes, after.layout.nodes)
     yield from _changed("recipe.micro_batch", before.layout.micro_batch, after.layout.micro_batch)
     for field in dataclasses.fields(before.techniques):

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.errors import PlanRefused
+from pipeline.planning.advice import warnings
 from pipeline.planning.calibration import UNCALIBRATED, Calibration
 from pipeline.planning.changes import Fix, cheapest_fixes
 from pipeline.planning.collectives import network
 from pipeline.planning.job import Job
 from pipeline.planning.layout import Problem, derive_layout, uses_gpus
 from pipeline.planning.memory import estimate_memory
-from pipeline.planning.rules import warnings
 from pipeline.planning.search import SearchResult, search
 from pipeline.planning.steptime import rate_class
 from pipeline.planning.throughput import estimate_cost, estimate_throughput, profile_price
@@ -30,6 +30,8 @@ from pipeline.types import (
     ThroughputEstimate,
 )
 
+_QUICK = 2_000
+"""Layouts looked at where `plan` has to answer at once."""
 _NO_GPU = GpuSpec(name="no GPU")
 
 
@@ -87,6 +89,11 @@ def _site_price(cluster: Cluster) -> tuple[float, str, str] | None:
 # --------------------------------------------------------------------------- a layout where none was asked for
 
 
+def _expected_to_fit(job: Job) -> bool:
+    memory = estimate_memory(job)
+    return memory.worst.point_gib <= memory.capacity_gib
+
+
 # Rules that another layout may keep.
 _BY_LAYOUT = {"global_batch"}
 
@@ -100,21 +107,20 @@ def free_to_choose(experiment: Experiment) -> bool:
 def choose_layout(
     experiment: Experiment, job: Job, problems: Sequence[Problem], calibration: Calibration
 ) -> tuple[Job, tuple[Reason, ...]]:
-    """The job as it is where it is legal and isn't refused, or sizes were asked for; else the fastest that fits."""
+    """The job as it is where it is legal and likely fits, or sizes were asked for; else the fastest that does."""
     if not (free_to_choose(experiment) and _has_speed(job)) or any(one.rule not in _BY_LAYOUT for one in problems):
         return job, ()
-    if not problems and estimate_memory(job).fit is not Fit.refused:
+    if not problems and _expected_to_fit(job):
         return job, ()
-    found = search(job, calibration=calibration, only_layout=True, keep=1)
+    found = search(job, calibration=calibration, only_layout=True, keep=1, limit=_QUICK)
     if not found.best:
         return job, ()
     chosen = found.best[0]
     layout = chosen.job.layout
     sizes = f"tp {layout.tp} x pp {layout.pp} x cp {layout.cp} x dp {layout.dp}"
     sizes += "".join(f", {name} {size}" for name, size in (("vp", layout.vp), ("ep", layout.ep)) if size > 1)
-    alone = problems[0].message if problems else f"dp {job.layout.dp} alone doesn't fit"
-    fitting = found.tried - found.illegal - found.refused
-    why = f"{alone}; fastest of {fitting} that fit, {found.tried} looked at"
+    alone = problems[0].message if problems else f"dp {job.layout.dp} alone isn't expected to fit"
+    why = f"{alone}; best of {found.tried - found.illegal - found.refused} that may, {found.tried} looked at"
     return chosen.job, (Reason(what="layout", value=sizes, why=why),)
 
 

@@ -60,6 +60,7 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
         vp=request.vp or 1,
         ep=request.ep or 1,
         etp=request.etp or 1,
+        chunk_layers=tuple(request.chunk_layers),
     )
     return layout, (
         Reason(what="ranks_per_node", value=str(per_node), why=why_per_node),
@@ -218,7 +219,7 @@ def _check_model(layout: Layout, model: ModelSpec) -> Iterator[Problem]:
         yield Problem(
             "rope", f"model.head_dim: {head_dim(model)} is odd; rotary embeddings turn pairs, give an even one"
         )
-    if model.num_layers % layout.pp:
+    if model.num_layers % layout.pp and not layout.chunk_layers:
         yield Problem(
             "layers", f"model.num_layers: {model.num_layers} can't be split over pp {layout.pp} stages evenly"
         )

@@ -8,6 +8,7 @@ from pipeline.planning.calibration import UNCALIBRATED, Calibration
 from pipeline.planning.estimates import choose_layout, estimate, job_of, refuse_what_cannot_fit
 from pipeline.planning.layout import Problem, check_request, derive_layout, uses_gpus
 from pipeline.planning.rules import check_job
+from pipeline.planning.software import check_software
 from pipeline.types import Experiment, Layout, Plan, Reason
 
 
@@ -19,7 +20,11 @@ def make_plan(experiment: Experiment, calibration: Calibration = UNCALIBRATED) -
     """
     layout, reasons = derive_layout(experiment)
     job = job_of(experiment, layout)
-    problems = [*check_request(experiment, layout), *check_job(job)]
+    problems = [
+        *check_request(experiment, layout),
+        *check_job(job),
+        *check_software(job, experiment.hardware.software),
+    ]
     job, why_layout = choose_layout(experiment, job, problems, calibration)
     _refuse([] if why_layout else problems)
     if why_layout:

@@ -184,6 +184,7 @@ def _overrides(job: Job) -> str:
     layout, techniques = job.layout, job.techniques
     words = [f"layout.tp={layout.tp}", f"layout.pp={layout.pp}", f"layout.cp={layout.cp}"]
     words += [f"layout.{name}={size}" for name, size in (("vp", layout.vp), ("ep", layout.ep)) if size > 1]
+    words += [f"layout.chunk_layers=[{','.join(map(str, layout.chunk_layers))}]"] if layout.chunk_layers else []
     words += ["layout.sequence_parallel=true"] if layout.sequence_parallel else []
     words += [f"recipe.micro_batch={layout.micro_batch}"]
     if techniques.recompute is not Recompute.none:

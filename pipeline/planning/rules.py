@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pipeline.model_math import fc1_widths, has_linear_bias, head_dim
-from pipeline.planning.job import Job, is_fp8
+from pipeline.planning.job import Job
 from pipeline.planning.layout import Problem, check_layout
 from pipeline.planning.stages import chunk_sizes
-from pipeline.types import CpComm, CrossEntropy, DType, LowPrecision, Recipe, Recompute, RecomputeMethod, Sharding
+from pipeline.types import CpComm, DType, LowPrecision, Recipe, Recompute, RecomputeMethod, Sharding
 
 Rule = Callable[[Job], Iterator[Problem]]
 
@@ -21,7 +21,7 @@ MODULES = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "sh
 _NEEDS = {
     LowPrecision.fp8_delayed: (89, 16),
     LowPrecision.fp8_current: (89, 16),
-    LowPrecision.fp8_blockwise: (90, 128),
+    LowPrecision.fp8_blockwise: (90, 16),
     LowPrecision.mxfp8: (100, 32),
     LowPrecision.nvfp4: (100, 16),
 }
@@ -57,11 +57,11 @@ def _interleaving(job: Job) -> Iterator[Problem]:
             "vp", f"layout.vp: got {layout.vp} with pp 1; chunks need a pipeline: drop layout.vp or give layout.pp"
         )
         return
-    if layers % (layout.pp * layout.vp):
+    if layers % (layout.pp * layout.vp) and not layout.chunk_layers:
         yield Problem(
             "vp_layers",
             f"layout.vp: {layers} layers can't be split over pp {layout.pp} x vp {layout.vp} chunks evenly; "
-            f"give a layout.vp that divides {layers // layout.pp}",
+            f"give a layout.vp that divides {layers // layout.pp}, or layout.chunk_layers",
         )
     if layout.num_microbatches % layout.pp:
         yield Problem(
@@ -69,6 +69,17 @@ def _interleaving(job: Job) -> Iterator[Problem]:
             f"layout.vp: the interleaved schedule takes micro-batches in groups of pp {layout.pp}, got "
             f"{layout.num_microbatches}; give recipe.global_batch a multiple of "
             f"{layout.pp * layout.micro_batch * layout.dp}, or drop layout.vp",
+        )
+
+
+def _chunk_layers(job: Job) -> Iterator[Problem]:
+    given, chunks = job.layout.chunk_layers, job.layout.pp * job.layout.vp
+    if given and (len(given) != chunks or sum(given) != job.model.num_layers or min(given) < 0):
+        example = ",".join(map(str, chunk_sizes(job.model.num_layers, chunks)))
+        yield Problem(
+            "chunk_layers",
+            f"layout.chunk_layers: got {len(given)} chunks of {sum(given)} layers, pp {job.layout.pp} x vp "
+            f"{job.layout.vp} needs {chunks} of {job.model.num_layers}; e.g. layout.chunk_layers=[{example}]",
         )
 
 
@@ -312,6 +323,7 @@ def _sharding(job: Job) -> Iterator[Problem]:
 
 _RULES: tuple[Rule, ...] = (
     _interleaving,
+    _chunk_layers,
     _experts,
     _sequence,
     _domain,
@@ -321,28 +333,3 @@ _RULES: tuple[Rule, ...] = (
     _offload,
     _sharding,
 )
-
-
-# --------------------------------------------------------------------------- legal, but not what it seems
-
-
-def warnings(job: Job) -> tuple[str, ...]:
-    """What is accepted and still worth a word."""
-    return tuple(_warnings(job))
-
-
-def _warnings(job: Job) -> Iterator[str]:
-    techniques, layout = job.techniques, job.layout
-    if techniques.recompute is Recompute.selective and "core_attn" in techniques.recompute_modules:
-        yield "recompute of core_attn saves nothing with flash attention and costs its forward pass"
-    if layout.num_microbatches < layout.pp:
-        idle = (layout.pp - 1) / (layout.num_microbatches + layout.pp - 1)
-        yield f"{layout.num_microbatches} micro-batches for pp {layout.pp}: stages idle {idle:.0%} of the time"
-    if layout.tp > 1 and not layout.sequence_parallel:
-        yield f"tp {layout.tp} without sequence parallelism keeps norms and residuals whole on every rank"
-    if techniques.cross_entropy is CrossEntropy.te:
-        yield "megatron-core 0.19 refuses Transformer Engine's cross entropy; native needs more memory"
-    if job.precision.low_precision_params and is_fp8(job.precision):
-        yield "fp8 parameters change numerics: compare the loss with bf16 before a long run"
-    if techniques.optimizer_offload:
-        yield "optimizer state in host memory was seen to make steps 1.9 to 4.2 times longer; the estimate ignores it"

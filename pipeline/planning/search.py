@@ -11,6 +11,7 @@ from pipeline.planning.calibration import DEFAULT_STACK, UNCALIBRATED, Calibrati
 from pipeline.planning.job import Job
 from pipeline.planning.memory import estimate_memory
 from pipeline.planning.rules import is_legal
+from pipeline.planning.stages import chunk_sizes
 from pipeline.planning.throughput import estimate_throughput
 from pipeline.types import Fit, Layout, MemoryEstimate, Recompute, Techniques, ThroughputEstimate
 
@@ -19,6 +20,8 @@ LIMIT = 10_000
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _RISK_PENALTY = 0.97
 """What an AT_RISK layout's rate is worth beside one that fits."""
+_DOUBT_PENALTY = 0.7
+"""The same where even the expected use is above capacity."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,8 +100,13 @@ def _best_of_kinds(found: list[Candidate], keep: int) -> tuple[Candidate, ...]:
 
 def _worth(one: Candidate) -> tuple[float, float]:
     """Rate, less a little at risk; of equals the one with more memory to spare."""
-    penalty = _RISK_PENALTY if one.memory.fit is Fit.at_risk else 1.0
-    return round(one.rate * penalty, 6), -one.memory.worst.upper_gib
+    return round(one.rate * _confidence(one.memory), 6), -one.memory.worst.upper_gib
+
+
+def _confidence(memory: MemoryEstimate) -> float:
+    if memory.fit is Fit.fits:
+        return 1.0
+    return _RISK_PENALTY if memory.worst.point_gib <= memory.capacity_gib else _DOUBT_PENALTY
 
 
 def _close(first: Candidate, second: Candidate) -> bool:
@@ -123,10 +131,15 @@ def _layouts(job: Job, micro_batches: Iterable[int]) -> Iterator[Layout]:
     experts = model.moe.num_experts if model.moe else 1
     for tp, cp, pp in product(_powers(min(domain, ranks)), _powers(min(16, ranks)), _divisors(ranks)):
         parallel = tp * cp * pp
-        if parallel > ranks or ranks % parallel or model.num_layers % pp or job.sequence_length % (2 * cp * tp):
+        if parallel > ranks or ranks % parallel or job.sequence_length % (2 * cp * tp):
+            continue
+        if model.num_layers % pp and (pp & (pp - 1) or pp > model.num_layers):
             continue
         dp = ranks // parallel
-        for vp, ep, micro in product(_chunks(model.num_layers // pp, pp), _powers(min(experts, ranks)), micro_batches):
+        uneven = chunk_sizes(model.num_layers, pp) if model.num_layers % pp else ()
+        for vp, ep, micro in product(
+            _chunks(0 if uneven else model.num_layers // pp, pp), _powers(min(experts, ranks)), micro_batches
+        ):
             if job.layout.global_batch % (micro * dp) == 0 and ranks % (ep * pp) == 0:
                 yield dataclasses.replace(
                     job.layout,
@@ -139,6 +152,7 @@ def _layouts(job: Job, micro_batches: Iterable[int]) -> Iterator[Layout]:
                     dp=dp,
                     micro_batch=micro,
                     sequence_parallel=tp > 1,
+                    chunk_layers=uneven,
                     num_microbatches=job.layout.global_batch // (micro * dp),
                 )
 
@@ -163,5 +177,5 @@ def _divisors(number: int) -> list[int]:
 
 
 def _chunks(layers: int, pp: int) -> list[int]:
-    """Numbers of model chunks on a stage: none without a pipeline, else divisors of its layers."""
-    return [1] if pp == 1 else [size for size in range(1, min(layers, 12) + 1) if layers % size == 0]
+    """Numbers of model chunks on a stage: one without a pipeline or in an uneven one, else divisors of its layers."""
+    return [1] if pp == 1 or not layers else [size for size in range(1, min(layers, 12) + 1) if layers % size == 0]

@@ -52,7 +52,7 @@ def chunk_sizes(layers: int, chunks: int) -> tuple[int, ...]:
 def stages(job: Job) -> tuple[Stage, ...]:
     """All stages of a job."""
     layout, model = job.layout, job.model
-    sizes = chunk_sizes(model.num_layers, layout.pp * job.vp)
+    sizes = layout.chunk_layers or chunk_sizes(model.num_layers, layout.pp * job.vp)
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
     found = []
     for stage in range(layout.pp):

@@ -105,9 +105,8 @@ def step_time(job: Job, model: SpeedModel, gpus_per_node: int) -> StepTime:
 def _stage_pass(job: Job, stage: Stage, model: SpeedModel, links: Network) -> _Pass:
     peak = job.gpu.peak_tflops[rate_class(job)] * 1e12 * model.linear[rate_class(job)]
     half = job.gpu.peak_tflops["bf16"] * 1e12
-    dense, experts = _layer_flops(job, stage)
+    linear = _linear(job, stage, peak, peak * model.grouped, model)
     head = 2 * job.tokens * _vocab(job) * job.model.hidden_size / job.layout.tp if stage.last else 0.0
-    linear = dense / peak + experts / (peak * model.grouped)
     attention = _attention_flops(job, stage) / (half * model.attention)
     memory = _memory_bound(job, stage, model)
     overhead = stage.layers * model.layer_overhead_s
@@ -119,6 +118,22 @@ def _stage_pass(job: Job, stage: Stage, model: SpeedModel, links: Network) -> _P
         tensor=_tensor_parallel(job, stage, model, links),
         context=_context_parallel(job, stage, model, links),
         expert=_expert_parallel(job, stage, model, links),
+    )
+
+
+def _linear(job: Job, stage: Stage, peak: float, grouped_peak: float, model: SpeedModel) -> float:
+    """A third of forward and backward of all linear layers: bound by arithmetic or by reading their weights.
+
+    A micro-batch reads each weight twice and adds to its gradient once; with few tokens for each expert that takes
+    longer than the arithmetic.
+    """
+    flops, held = _layer_flops(job, stage), layer_parameters(job, stage)
+    bytes_moved = 2 * element_bytes(job.precision.dtype) + 2 * gradient_bytes(job)
+    bandwidth = (job.gpu.hbm_tb_per_s or 1.0) * 1e12 * model.memory
+    rates = (peak, grouped_peak)
+    return sum(
+        max(one / rate, parameters * bytes_moved / bandwidth / 3)
+        for one, rate, parameters in zip(flops, rates, held, strict=True)
     )
 
 

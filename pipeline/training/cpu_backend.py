@@ -5,6 +5,7 @@ Loaded on CPU runs only. `install` has to run before megatron.core is imported.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -18,6 +19,10 @@ from pipeline.training.backend import Backend, LayerParts
 
 CPU = torch.device("cpu")
 
+_GPU_ONLY = ("transformer_engine", "transformer_engine_torch", "apex")
+"""Megatron takes their kernels for anything that trains; where no GPU can be seen they don't import, or fail on the
+first step with an error of CUDA. An import of a None module fails as that of a missing one does."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -26,6 +31,8 @@ def install() -> Backend:
 
     `torch.cuda.is_available()` stays False.
     """
+    for package in _GPU_ONLY:
+        sys.modules[package] = None  # type: ignore[assignment]
     for owner, name, replacement in _REPLACEMENTS:
         setattr(owner, name, replacement)
     # Optimizers look at `.grad` of their shards, which are views; through the mode, torch warns of it.

@@ -12,6 +12,7 @@ import pytest
 from submitit.slurm.slurm import _make_sbatch_string
 
 from launchers.slurm import submitit_parameters
+from pipeline.calibration_files import shipped_calibration
 from pipeline.config import load
 from pipeline.planning.plan import make_plan
 from pipeline.planning.render import plan_text
@@ -36,6 +37,8 @@ CASES = {
     ],
     "slurm_gpus": ["cluster=slurm", "hardware.gpus_per_node=8", "hardware.cpus_per_node=224", "nodes=2",
                    "recipe.global_batch=128"],
+    "llama_h200": ["cluster=slurm", "hardware=dgx_h200", "model=llama3_8b", "precision=bf16", "nodes=2",
+                   "recipe.sequence_length=8192", "recipe.micro_batch=1", "recipe.global_batch=128"],
     "slurm_gres": ["cluster=slurm", "cluster.gpu_dialect=gres", "hardware.gpus_per_node=4", "layout.tp=2"],
 }  # fmt: skip
 SLURM_CASES = [name for name in CASES if name != "demo_local"]
@@ -44,7 +47,7 @@ SLURM_CASES = [name for name in CASES if name != "demo_local"]
 def rendered(name: str) -> tuple[Submission, str]:
     """The submission and the plan text of a case."""
     experiment = load(CASES[name]).experiment
-    plan = make_plan(experiment)
+    plan = make_plan(experiment, shipped_calibration())
     submission = prepare(experiment, plan, run_dir=RUN_DIR, python=PYTHON)
     return submission, plan_text(experiment, plan, submission, job_script(submission))
 

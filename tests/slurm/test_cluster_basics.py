@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 from support.cluster import DevCluster
@@ -84,11 +85,14 @@ def test_nodes_reach_each_other_by_name(cluster: DevCluster, shared_path: Path) 
     assert out == "n1 heard n2\n"
 
 
-def test_private_nodes_start_with_an_empty_tmp_and_home(cluster: DevCluster) -> None:
-    out = cluster.run("srun", "-N2", "-n2", "--constraint=private", "bash", "-c", 'ls -A /tmp "$HOME/."; hostname')
-    seen = {line for line in out.split("\n") if line and not line.endswith(":")}
-    kept_reachable = {path.parts[2] for path in (REPO, cluster.state) if path.is_relative_to("/tmp")}
-    assert seen == {"n3", "n4"} | kept_reachable
+def test_private_nodes_have_a_tmp_of_their_own_and_an_empty_home(cluster: DevCluster) -> None:
+    script = 'ls -A "$HOME/."; ls -d "$0" 2>/dev/null; hostname'
+    with tempfile.NamedTemporaryFile(dir="/tmp", prefix="canary-") as canary:
+        private = cluster.run("srun", "-N2", "-n2", "--constraint=private", "bash", "-c", script, canary.name)
+        shared = cluster.run("srun", "-N1", "-n1", "-w", "n1", "bash", "-c", 'ls -d "$0"', canary.name)
+    left_by_other_tests = {name for name in private.split() if name.startswith("himori-private-")}
+    assert set(private.split()) - left_by_other_tests == {"n3", "n4"}
+    assert shared.strip() == canary.name
 
 
 def test_a_batch_script_on_a_private_node_has_the_private_home(cluster: DevCluster, shared_path: Path) -> None:

@@ -10,6 +10,8 @@ from pipeline.conf_groups import groups, options, shipped_conf_dir
 from pipeline.config import load
 from pipeline.errors import ConfigError
 from pipeline.planning.plan import make_plan
+from pipeline.planning.render import plan_text
+from pipeline.submission import job_script, prepare
 from pipeline.types import LauncherKind
 
 
@@ -104,8 +106,20 @@ def test_every_shipped_option_composes(group: str, option: str) -> None:
 
 
 @pytest.mark.parametrize("name", options("experiment"))
-def test_every_shipped_experiment_plans(name: str) -> None:
-    assert make_plan(load([f"experiment={name}"]).experiment).total_tokens > 0
+def test_every_shipped_experiment_plans_and_renders(name: str) -> None:
+    experiment = load([f"experiment={name}", "cluster=slurm"]).experiment
+    plan = make_plan(experiment)
+    submission = prepare(experiment, plan, run_dir="/runs/x", python="/env/bin/python")
+    text = plan_text(experiment, plan, submission, job_script(submission))
+    assert name in text
+    assert "#SBATCH --nodes=" in text
+
+
+@pytest.mark.parametrize("name", options("cluster"))
+def test_every_shipped_cluster_renders(name: str) -> None:
+    experiment = load(["experiment=demo", f"cluster={name}"]).experiment
+    submission = prepare(experiment, make_plan(experiment), run_dir="/runs/x", python="/env/bin/python")
+    assert job_script(submission).startswith("#!/bin/bash")
 
 
 def test_every_file_of_conf_is_an_option_or_part_of_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -28,17 +29,34 @@ def memory_sections(records: Sequence[Record]) -> list[str]:
         _by_group(measured),
         "Worst cases (the last rank's stage where the source says so):\n",
         _worst(measured),
+        _LEFT_OUT,
         _reserved(records),
         "## Memory: the gate\n",
         _gate(records),
         _due(measured),
+        _ooms(records),
         _widths(measured),
     ]
 
 
 def _complete(record: Record) -> bool:
-    """Rows that state their layout; two golden rows of one test carry another layout's values."""
-    return record.family in {"simumax", "golden", "skills", "nemo", "own"} and record.index not in {554, 555}
+    """Rows that state their layout, without the one golden file that wasn't renewed when its layout changed."""
+    stale = record.row["gpu"] == "A100-80GB" and record.row["model"] == "gpt3_15b_8t_release_sm_gb200"
+    return record.family in {"simumax", "golden", "skills", "nemo", "own"} and not stale
+
+
+_LEFT_OUT = """\
+Left out: one golden file whose value is another layout's (15 B, A100, the same to the last digit as for TP8), a test
+with unfused attention, and hybrid or sparse-attention models that the planner doesn't describe. Golden tests don't
+print their number of ranks: it is taken from what stays allocated between steps. The 15 B run on GB200 overlaps
+tensor-parallel communication, whose buffers aren't modelled.
+
+Not all of this is out of sample. No coefficient was fitted, but some terms were settled while looking at these runs:
+10 bytes a logit of Megatron-Core's fused cross entropy and the quantized copy of attention's output (own runs),
+all-to-all as SimuMax's way of context parallelism, and fp32 master weights beside bf16 moments (Moonlight, whose
+recipe allows for 16-bit remainders too). GPT 7 B, 15 B and Mixtral were looked at only after the terms stood, except
+that dropout masks and experts split over tp were read from their configurations.
+"""
 
 
 def distinct(records: Sequence[Record]) -> list[Record]:
@@ -109,6 +127,8 @@ def layout_text(record: Record) -> str:
 
 def _reserved(records: Sequence[Record]) -> str:
     found = [one for one in records if one.memory_gib and one.reserved]
+    if not found:
+        return ""
     errors = [stage_of(one).allocated_gib / (one.memory_gib or 1) - 1 for one in found]
     return (
         f"Not counted above: {len(found)} torchtitan rows (another framework, which reports what its allocator "
@@ -193,6 +213,14 @@ def _due(measured: Sequence[Record]) -> str:
         f"Refusals that are due: {refused} of {total} cases whose measured allocation is at least {_FAR} times what a "
         f"smaller GPU has are REFUSED there ({percent(refused / max(1, total))}).\n"
     )
+
+
+def _ooms(records: Sequence[Record]) -> str:
+    """Rows whose notes say that the run didn't get through as it stood."""
+    failed = [one for one in records if re.search("OOM (from|on)", one.row["notes"])]
+    fits = Counter(estimate_memory(one.job).fit for one in failed)
+    words = ", ".join(f"{fits[fit]} {fit.value}" for fit in Fit)
+    return f"Known out-of-memory runs that state their layout ({len(failed)}): {words}.\n"
 
 
 def _widths(measured: Sequence[Record]) -> str:

@@ -10,11 +10,12 @@ import argparse
 from pathlib import Path
 
 import yaml
+from guide_report import guide_section
 from memory_report import memory_sections
 from observed import observations, timed
 from plots import write_plots
 from records import read_records
-from speed_report import speed_sections
+from speed_report import FEWEST, speed_sections
 
 from pipeline.planning.calibration import fit, to_document
 
@@ -42,7 +43,7 @@ def main() -> int:
     seen = observations(timed(records))
     head = _HEAD.format(count=len(public), rows=rows, own=len(own))
     figures = arguments.write.parent / "validation" if arguments.write else None
-    text = "\n".join([head, *memory_sections(records), *speed_sections(seen, figures is not None)])
+    text = "\n".join([head, *memory_sections(records), *speed_sections(seen, figures is not None), guide_section()])
     if arguments.write:
         arguments.write.write_text(text, encoding="utf-8")
         write_plots(records, seen, figures)
@@ -50,7 +51,7 @@ def main() -> int:
         print(text)
     if arguments.calibration:
         arguments.calibration.parent.mkdir(parents=True, exist_ok=True)
-        document = yaml.safe_dump(to_document(fit(seen, VERSION)), sort_keys=False, width=110)
+        document = yaml.safe_dump(to_document(fit(seen, VERSION, fewest=FEWEST)), sort_keys=False, width=110)
         arguments.calibration.write_text(_CALIBRATION_HEAD + document, encoding="utf-8")
     return 0
 

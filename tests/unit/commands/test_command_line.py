@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,12 @@ def test_planning_and_asking_import_nothing_heavy(arguments: list[str], tmp_path
         (["plan", "tracking.uri=http://me:secret@host"], 2, "MLFLOW_TRACKING_PASSWORD"),
         (["plan", "run_root='a%b'"], 2, "run_root"),
         (["submit", "experiment=demo"], 2, "cluster=local"),
+        (
+            ["submit", "cluster=slurm", "hardware=dgx_h100", "precision=fp8", "recipe.global_batch=128"],
+            7,
+            "low_precision",
+        ),
+        (["plan", "--search", "experiment=demo"], 7, "GPU profile"),
         (["status", "nope"], 2, "no run 'nope'"),
         (["logs", "last"], 2, "no run 'last'"),
         (["cancel", "nope"], 2, "no run"),
@@ -76,11 +83,25 @@ def test_plan_changes_nothing_and_speaks_json(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_search_names_overrides_that_can_be_typed(tmp_path: Path) -> None:
+    asked = ["hardware=dgx_h200", "model=llama3_8b", "precision=bf16", "nodes=1", "recipe.global_batch=64"]
+    shown = himori("plan", "--search", *asked, cwd=tmp_path).stdout
+    (first, *_) = [line.split() for line in shown.splitlines() if line.strip().startswith("layout.tp=")]
+    assert himori("plan", *asked, *first, cwd=tmp_path).returncode == 0
+
+
+def test_what_can_be_planned_but_not_trained_is_said(tmp_path: Path) -> None:
+    done = himori(
+        "plan", "hardware=dgx_h100", "precision=fp8", "model=llama3_8b", "recipe.global_batch=64", cwd=tmp_path
+    )
+    assert "planned only, can't be submitted yet" in done.stdout
+
+
 def test_help_lists_the_groups_and_the_exit_codes(tmp_path: Path) -> None:
     assert "conf" not in himori("--help", cwd=tmp_path).stderr
     assert "7 the plan was refused" in himori("--help", cwd=tmp_path).stdout
     shown = himori("plan", "--help", cwd=tmp_path).stdout
-    assert "experiment   demo" in shown
+    assert re.search(r"experiment .*demo", shown)
     assert "dev, local, slurm" in shown
 
 

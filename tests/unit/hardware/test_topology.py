@@ -94,13 +94,25 @@ def test_devices_in_the_order_cuda_has_them() -> None:
         ((*ROOT, "0000:12:01.0", "0000:14:00.0"), True, Distance.PIX),
         ((*GPU[:-1], "0000:13:00.1"), True, Distance.PIX),
         ((*ROOT, "0000:12:01.0", "0000:14:00.0", "0000:15:00.0", "0000:16:00.0"), True, Distance.PXB),
+        ((*ROOT, "0000:12:01.0", "0000:14:00.0", "0000:15:00.0"), True, Distance.PXB),
         (("pci0000:10", "0000:10:02.0", "0000:20:00.0"), True, Distance.PHB),
         (("pci0000:30", "0000:30:01.0", "0000:31:00.0"), True, Distance.NODE),
         (("pci0000:30", "0000:30:01.0", "0000:31:00.0"), False, Distance.SYS),
         (None, True, Distance.NODE),
         (None, False, Distance.SYS),
     ],
-    ids=["itself", "one switch", "one card", "two switches", "host bridge", "node", "far", "unknown", "unknown, far"],
+    ids=[
+        "itself",
+        "one switch",
+        "one card",
+        "two switches",
+        "a bridge of its own",
+        "host bridge",
+        "node",
+        "far",
+        "unknown",
+        "unknown, far",
+    ],
 )
 def test_distance_by_pci_paths(other: tuple[str, ...] | None, same_node: bool, distance: Distance) -> None:
     assert pci_distance(GPU, other, same_node=same_node) is distance

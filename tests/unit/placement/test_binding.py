@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from unit.placement.recorded import local_ranks, snapshot_of
 
-from pipeline.hardware.topology import Gpu, NodeSnapshot, NumaNode, TaskMask, TopologyError, format_ids, parse_ids
+from pipeline.hardware.topology import Gpu, Nic, NodeSnapshot, NumaNode, TaskMask, TopologyError, format_ids, parse_ids
 from pipeline.placement.binding import Binding, bind, spare_cpus
 from pipeline.placement.policy import BindingPolicy, CpuPolicy, LocalRank
 from pipeline.rundir import from_jsonable, to_jsonable
@@ -124,6 +124,13 @@ def test_shared_node_leaves_other_jobs_their_part() -> None:
     assert shown(bind(limited, local_ranks(2), shared)) == ["GPU1 4-7", "GPU3 12-15"]
 
 
+def test_shared_node_leaves_other_jobs_their_nics() -> None:
+    far = replace(node(allowed="0-3"), nics=(Nic(name="a"), Nic(name="b")), job_gpus=("GPU2", "GPU3"))
+    for is_shared, nics in ((True, ["b", "b"]), (False, ["a", "b"])):
+        bindings = bind(far, local_ranks(2), BindingPolicy(node_is_shared=is_shared))
+        assert [b.nics[0] for b in bindings] == nics
+
+
 def test_no_binding_keeps_all_cpus_but_says_who_uses_which_gpu() -> None:
     bindings = bind(node(), local_ranks(4), BindingPolicy(cpus=CpuPolicy.none))
     assert shown(bindings) == [f"GPU{i} 0-15 UNBOUND" for i in range(4)]
@@ -168,6 +175,34 @@ def test_spread_on_a_shared_node_leaves_a_part_of_spare_nodes_too() -> None:
     snapshot = replace(snapshot_of("b200x8-6numa"), job_gpus=("GPU0", "GPU4"))
     bindings = bind(snapshot, local_ranks(2), BindingPolicy(cpus=CpuPolicy.spread, node_is_shared=True))
     assert [b.cores for b in bindings] == [16 + 8, 16 + 8]
+
+
+def test_rank_whose_home_is_not_allowed_stays_in_its_socket() -> None:
+    snapshot = replace(snapshot_of("b200x8-6numa"), allowed=parse_ids("32-63,96-191"))
+    assert shown(bind(snapshot, local_ranks(2))) == ["GPU0 32-47 FALLBACK", "GPU1 48-63 FALLBACK"]
+
+
+def test_spread_gives_no_core_twice() -> None:
+    snapshot = replace(snapshot_of("b200x8-6numa"), allowed=parse_ids("32-95"))
+    spread = BindingPolicy(cpus=CpuPolicy.spread)
+    assert shown(bind(snapshot, local_ranks(4), spread)) == [
+        "GPU0 32-47 FALLBACK",
+        "GPU1 48-63 FALLBACK",
+        "GPU2 64-79",
+        "GPU3 80-95",
+    ]
+
+
+def test_spread_adds_a_spare_node_to_the_nearest_home() -> None:
+    snapshot = snapshot_of("b200x8-6numa")
+    nearer_to_2 = [(10, 13, 12, 21, 21, 21), (13, 10, 11, 21, 21, 21), *(one.distances for one in snapshot.nodes[2:])]
+    nodes = tuple(replace(one, distances=far) for one, far in zip(snapshot.nodes, nearer_to_2, strict=True))
+    bindings = bind(replace(snapshot, nodes=nodes), local_ranks(8), BindingPolicy(cpus=CpuPolicy.spread))
+    assert [b.cores for b in bindings] == [16, 16, 32, 32, 24, 24, 24, 24]
+
+
+def test_gpus_are_counted_not_spelled() -> None:
+    assert [b.gpu for b in bind(node(gpus=(0,) * 11), local_ranks(11))][1:3] == ["GPU1", "GPU2"]
 
 
 def test_spread_without_knowledge_of_sockets_says_so() -> None:

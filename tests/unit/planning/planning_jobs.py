@@ -53,6 +53,7 @@ def job(model: ModelSpec, *, gpu_name: str = "h100_sxm5_80gb", seq: int = 4096, 
     """A job of a model: tp, pp, cp, dp, vp, ep, etp, micro, batch; low, gathered; any field of Techniques."""
     size = {key: int(words.pop(key, 1)) for key in ("tp", "pp", "cp", "dp", "vp", "ep", "etp", "micro")}
     ranks = size["tp"] * size["pp"] * size["cp"] * size["dp"]
+    chunks = tuple(words.pop("chunk_layers", ()))
     micro, batch = size.pop("micro"), int(words.pop("batch", size["dp"] * size["pp"]))
     low, gathered, split = words.pop("low", None), words.pop("gathered", False), words.pop("split", True)
     layout = Layout(
@@ -62,6 +63,7 @@ def job(model: ModelSpec, *, gpu_name: str = "h100_sxm5_80gb", seq: int = 4096, 
         micro_batch=micro,
         global_batch=batch,
         num_microbatches=max(1, batch // (micro * size["dp"])),
+        chunk_layers=chunks,
         **size,
     )
     return Job(

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from planning_jobs import job, shape
 
-from pipeline.planning.rules import check_job, is_legal, warnings
+from pipeline.planning.advice import warnings
+from pipeline.planning.rules import check_job, is_legal
 from pipeline.types import CpComm, CrossEntropy, DType, Recompute, RecomputeMethod, Sharding
 
 DENSE = {
@@ -30,6 +31,7 @@ REFUSED: list[tuple[str, Any, dict[str, Any], str]] = [
     ("vp", LLAMA, {"vp": 2}, "layout.vp: got 2 with pp 1"),
     ("vp_layers", LLAMA, {"pp": 4, "vp": 3, "batch": 8}, "32 layers can't be split over pp 4 x vp 3"),
     ("vp_micro_batches", LLAMA, {"pp": 4, "vp": 2, "batch": 6}, "in groups of pp 4, got 6"),
+    ("chunk_layers", LLAMA, {"pp": 4, "chunk_layers": (8, 8, 8)}, "pp 4 x vp 1 needs 4 of 32; e.g. layout.chunk"),
     ("ep", LLAMA, {"dp": 2, "ep": 2}, "has no experts"),
     ("experts", MOE, {"dp": 3, "ep": 3}, "64 experts can't be split over ep 3"),
     ("etp", MOE, {"dp": 3, "etp": 3}, "1408 can't be split over etp 3"),
@@ -72,6 +74,7 @@ LEGAL: list[tuple[Any, dict[str, Any]]] = [
     (LLAMA, {"tp": 8, "pp": 4, "cp": 2, "dp": 2, "vp": 4, "batch": 32}),
     (LLAMA, {"dp": 8, "sharding": Sharding.optim_grads_params, "low": "fp8_current", "gathered": True}),
     (LLAMA, {"low": "nvfp4", "gpu_name": B200}),
+    (LLAMA, {"pp": 3, "batch": 6, "chunk_layers": (11, 11, 10)}),
     (LLAMA, {"recompute": Recompute.full, "recompute_method": RecomputeMethod.block, "recompute_num_layers": 5}),
     (MOE, {"tp": 2, "dp": 8, "ep": 16, "batch": 8, "recompute": SOME, "recompute_modules": ["moe_act", "layernorm"]}),
     (MOE, {"moments": DType.bf16, "param_remainders": True, "grads": DType.bf16}),

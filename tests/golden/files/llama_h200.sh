@@ -1,0 +1,22 @@
+#!/bin/bash
+
+# Parameters
+#SBATCH --comment=himori:20260131-120000-demo-a1b2c3
+#SBATCH --exclusive
+#SBATCH --gpus-per-node=8
+#SBATCH --hold
+#SBATCH --job-name=himori-unnamed
+#SBATCH --no-requeue
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --open-mode=append
+#SBATCH --output=/shared/runs/20260131-120000-demo-a1b2c3/attempts/1/logs/%j_0_log.out
+#SBATCH --signal=USR2@90
+#SBATCH --time=60
+
+# setup
+export PYTHONSAFEPATH=1
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output /shared/runs/20260131-120000-demo-a1b2c3/attempts/1/logs/%j_%t_log.out --output=/shared/runs/20260131-120000-demo-a1b2c3/attempts/1/logs/%j_%N_srun.out --kill-on-bad-exit=1 --distribution=block:block --cpu-bind=none --mem-bind=none --gpu-bind=none /shared/env/bin/python -P -u -m submitit.core._submit /shared/runs/20260131-120000-demo-a1b2c3/attempts/1/logs
