@@ -25,6 +25,8 @@ from launchers.task import Task
 from pipeline.types import End, RankExit
 
 HANDSHAKE_S = 10.0
+ROLL_CALL_SLACK_S = 2.0
+"""How much longer than the leaders of nodes, which report at the end of the same time whom they miss."""
 SIGNAL_SETTLE_S = 0.5
 """After a signal from outside, how long a rank's own failure may still be on its way."""
 LIMIT_SLACK_S = 10.0
@@ -50,6 +52,7 @@ class JobHub:
         self._drained: set[int] = set()
         self._signalled: Signalled | None = None
         self._lost: str | None = None
+        self._bye: Bye | None = None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of a node's leader; a stranger is let go after the handshake."""
@@ -62,6 +65,8 @@ class JobHub:
             await peer.close()
             return
         peer.send(greeting)
+        if self._bye is not None:  # too late: nobody reads the inbox any more
+            peer.send(self._bye)
         while (message := await peer.receive()) is not None:
             await self._inbox.put((peer, message))
         await self._inbox.put((peer, None))
@@ -79,12 +84,15 @@ class JobHub:
 
     def dismiss(self, exit_code: int) -> None:
         """Lets all supervisors go."""
-        self._broadcast(Bye(exit_code=exit_code))
+        self._bye = Bye(exit_code=exit_code)
+        while not self._inbox.empty():  # a node that reported after the decision has to go too
+            self._note(*self._inbox.get_nowait())
+        self._broadcast(self._bye)
 
     # ----------------------------------------------------------------- stages
 
     async def _call_roll(self, timeout_s: float) -> Stop | None:
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + timeout_s + ROLL_CALL_SLACK_S
         while not self._all_present():
             if not await self._take_one(deadline - time.monotonic()):
                 return Stop(cause=StopCause.not_complete, reason=self._missing(timeout_s))
@@ -153,9 +161,12 @@ class JobHub:
         """Takes one message into account; False when none came in time."""
         try:
             limit = None if timeout_s == float("inf") else max(0.0, timeout_s)
-            peer, message = await asyncio.wait_for(self._inbox.get(), limit)
+            self._note(*await asyncio.wait_for(self._inbox.get(), limit))
         except TimeoutError:
             return False
+        return True
+
+    def _note(self, peer: Peer, message: Message | None) -> None:
         match message:
             case NodeReady() as ready:
                 self._nodes[ready.node_rank] = (ready, peer)
@@ -169,7 +180,6 @@ class JobHub:
                 self._note_lost(peer)
             case _:
                 pass
-        return True
 
     def _note_lost(self, peer: Peer) -> None:
         for node_rank, (ready, known) in list(self._nodes.items()):

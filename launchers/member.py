@@ -10,10 +10,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from launchers.ending import shell_code
-from launchers.messages import LINE_LIMIT_BYTES, Bye, Exited, Hello, LogLine, Peer, Signalled, Start, Stop, StopCause
+from launchers.messages import (
+    LINE_LIMIT_BYTES,
+    Bye,
+    Declined,
+    Exited,
+    Hello,
+    LogLine,
+    Peer,
+    Placed,
+    Signalled,
+    Start,
+    Stop,
+    StopCause,
+)
 from launchers.node_files import NodeFiles
+from launchers.own_place import allowed_cpus, complaint_about, move_aside
 from launchers.task import Task
-from launchers.worker_environment import merged, worker_variables
+from launchers.worker_environment import Place, merged, worker_variables
 from launchers.worker_process import WorkerProcess
 from pipeline.errors import ClusterError
 from pipeline.rundir import RunDir, to_jsonable
@@ -31,6 +45,8 @@ class Member:
         self._attempt = attempt
         self._token = token
         self._grace_s = grace_s
+        self._allowed = allowed_cpus(os.environ, tuple(sorted(os.sched_getaffinity(0))))
+        self._place = Place(binding=None, digest="", threads=max(1, len(self._allowed) // task.local_ranks))
         self._peer: Peer | None = None
         self._worker: WorkerProcess | None = None
         self._stop_asked = asyncio.Event()
@@ -45,13 +61,15 @@ class Member:
                 token=self._token,
                 rank=self._task.rank,
                 local_rank=self._task.local_rank,
-                cpus=tuple(sorted(os.sched_getaffinity(0))),
+                cpus=self._allowed,
             )
         )
         watch: asyncio.Task[RankExit] | None = None
         code: int | None = None
         while code is None:
             match await peer.receive():
+                case Placed() as placed:
+                    self._take_place(placed, peer)
                 case Start() as start if watch is None and not self._stop_asked.is_set():
                     self._worker = await self._start_worker(start, leader_socket, master())
                     watch = asyncio.create_task(self._watch(self._worker))
@@ -74,20 +92,34 @@ class Member:
         if self._peer is not None:
             self._peer.send(Signalled(rank=self._task.rank, signal=number))
 
+    def _take_place(self, placed: Placed, peer: Peer) -> None:
+        """Takes the place it was given if that is within its own mask; its supervisor makes room where it can."""
+        binding = placed.binding
+        if binding is None:
+            return
+        if complaint := complaint_about(binding, self._task.rank, self._allowed):
+            peer.send(Declined(rank=self._task.rank, reason=complaint))
+            return
+        self._place = Place(binding=binding, digest=placed.digest, threads=binding.cores)
+        move_aside(placed.spare, self._allowed)
+
     async def _start_worker(self, start: Start, events: Path, master: socket.socket | None) -> WorkerProcess:
-        threads = max(1, len(os.sched_getaffinity(0)) // self._task.local_ranks)
         variables = worker_variables(
             self._task,
             start,
             attempt=self._attempt,
             events=events,
-            threads=threads,
+            place=self._place,
             listen_fd=master.fileno() if master else None,
         )
         argv = [sys.executable, "-P", "-u", "-m", "pipeline.training", str(self._run_dir)]
         inherited = [master.fileno()] if master else []
         worker = await WorkerProcess.start(
-            argv, merged(os.environ, variables), cpus=(), inherited=inherited, on_line=self._on_line
+            argv,
+            merged(os.environ, variables),
+            binding=self._place.binding,
+            inherited=inherited,
+            on_line=self._on_line,
         )
         if master:
             master.close()  # the worker's now; were it ours too, a dead rank 0 would look alive to the others

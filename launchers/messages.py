@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from pipeline.placement.binding import Binding
 from pipeline.rundir import from_jsonable, to_jsonable
 from pipeline.types import RankExit
 
@@ -45,6 +46,26 @@ class NodeReady:
     node: str
     node_rank: int
     ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placed:
+    """A node's leader to a supervisor, before the start: this is the place of your worker."""
+
+    binding: Binding | None
+    """None: nothing could be planned, the worker runs unbound."""
+    digest: str
+    """Of the plan for the whole node."""
+    spare: tuple[int, ...]
+    """CPUs no worker has."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Declined:
+    """A supervisor to its node's leader: my worker won't take that place."""
+
+    rank: int
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,11 +140,27 @@ class WorkerEvent:
     data: dict[str, Any]
 
 
-Message = Hello | NodeReady | Start | Exited | Signalled | Stop | Drained | Bye | LogLine | WorkerHello | WorkerEvent
+Message = (
+    Hello
+    | NodeReady
+    | Placed
+    | Declined
+    | Start
+    | Exited
+    | Signalled
+    | Stop
+    | Drained
+    | Bye
+    | LogLine
+    | WorkerHello
+    | WorkerEvent
+)
 
 _KINDS: dict[str, type[Any]] = {
     "hello": Hello,
     "node": NodeReady,
+    "placed": Placed,
+    "declined": Declined,
     "start": Start,
     "exited": Exited,
     "signalled": Signalled,

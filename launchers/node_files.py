@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pipeline.rundir import AttemptDir
+from pipeline.rundir import AttemptDir, write_json
 from pipeline.tracking.journal import Event, JournalWriter
 
 SYNC_EVERY_S = 1.0
@@ -20,6 +21,7 @@ class NodeFiles:
 
     def __init__(self, attempt: AttemptDir, node: str) -> None:
         self._node = node
+        self._attempt = attempt
         attempt.journal_dir.mkdir(parents=True, exist_ok=True)
         attempt.logs_dir.mkdir(parents=True, exist_ok=True)
         self._journal = JournalWriter(attempt.journal(node))
@@ -38,6 +40,10 @@ class NodeFiles:
         who = "himori" if rank is None else str(rank)
         stamped = f"{time.strftime('%H:%M:%S')} [{who}] {text}\n"
         self._queue.put(lambda: self._write_line(stamped))
+
+    def certificate(self, certificate: object) -> None:
+        """Writes where the ranks of the node are."""
+        self._queue.put(lambda: write_json(self._attempt.binding(self._node), certificate))
 
     def close(self, timeout_s: float) -> bool:
         """Writes what is queued; False when the file system took longer than `timeout_s`."""
@@ -59,3 +65,6 @@ class NodeFiles:
                     synced = time.monotonic()
             except OSError as error:  # full or vanished disk: training goes on, the launcher's own log says it
                 print(f"himori: can't write the files of node {self._node}: {error}", flush=True)
+        with contextlib.suppress(OSError):  # what it says of lost lines is said by now
+            self._journal.close()
+            self._log.close()

@@ -12,6 +12,7 @@ from typing import Any
 from launchers.messages import (
     LINE_LIMIT_BYTES,
     Bye,
+    Declined,
     Drained,
     Exited,
     Hello,
@@ -26,6 +27,7 @@ from launchers.messages import (
     WorkerEvent,
 )
 from launchers.node_files import NodeFiles
+from launchers.placing import NodePlacing
 from launchers.task import Task
 from pipeline.rundir import to_jsonable
 from pipeline.types import RankExit
@@ -36,12 +38,14 @@ RETRY_S = 0.2
 class NodeHub:
     """Serves the supervisors and workers of one node over a unix socket."""
 
-    def __init__(self, task: Task, *, token: str, files: NodeFiles, grace_s: float) -> None:
+    def __init__(self, task: Task, *, token: str, files: NodeFiles, placing: NodePlacing, grace_s: float) -> None:
         self._task = task
         self._token = token
         self._files = files
+        self._placing = placing
         self._grace_s = grace_s
         self._members: dict[int, Peer] = {}
+        self._hellos: dict[int, Hello] = {}
         self._exits: dict[int, RankExit] = {}
         self._complete = asyncio.Event()
         self._drained = asyncio.Event()
@@ -67,6 +71,7 @@ class NodeHub:
         deadline = loop.time() + timeout_s
         with contextlib.suppress(TimeoutError):  # rank 0's supervisor names the missing ones
             await asyncio.wait_for(self._complete.wait(), timeout_s)
+            await self._place_members()
         up = await self._connect_up(ports, deadline + timeout_s)
         if up is None:
             message = f"rank 0's supervisor on {self._task.first_host} could not be reached from {self._task.node}"
@@ -83,6 +88,12 @@ class NodeHub:
         for seen in self._exits.values():
             up.send(Exited(exit=seen))
         return await self._relay(up)
+
+    async def _place_members(self) -> None:
+        """Tells every rank its place; none starts before, since the job's leader hasn't heard of the node yet."""
+        for rank, placed in (await self._placing.place(list(self._hellos.values()))).items():
+            if rank in self._members:
+                self._members[rank].send(placed)
 
     async def _relay(self, up: Peer) -> Bye:
         drain: asyncio.Task[None] | None = None
@@ -153,6 +164,7 @@ class NodeHub:
 
     def _join(self, hello: Hello, peer: Peer) -> None:
         self._members[hello.rank] = peer
+        self._hellos[hello.rank] = hello
         if len(self._members) == self._task.local_ranks:
             self._complete.set()
 
@@ -167,6 +179,10 @@ class NodeHub:
                 self._files.event(kind, data, rank=rank, at=at)
                 if kind == "metrics":
                     self._files.line(rank, _step_text(data))
+                if kind == "placement":
+                    self._placing.observe(rank, data)
+            case Declined() as declined:
+                self._placing.decline(declined)
             case LogLine(rank=rank, text=text):
                 self._files.line(rank, text)
             case Exited(exit=seen):
@@ -182,6 +198,7 @@ class NodeHub:
         if self._up is not None:
             self._up.send(Exited(exit=seen))
         if len(self._exits) == self._task.local_ranks:
+            self._placing.finish()
             self._drained.set()
 
     def _note_stop(self, stop: Stop) -> None:

@@ -1,6 +1,7 @@
 """The exec shim: sets what must hold from a process's first instruction, then becomes that process.
 
-Called as `python -P -m launchers.shim '{"death_signal": 9, "cpus": [0, 1]}' COMMAND ARG...`
+Called as `python -P -m launchers.shim '{"death_signal": 9, "cpus": [0, 1]}' COMMAND ARG...`. Where CPUs are asked for,
+the command finds in HIMORI_APPLIED what was applied of its binding.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+
+from launchers.applying import APPLIED, apply_binding
 
 PR_SET_PDEATHSIG = 1
 
@@ -39,7 +42,7 @@ def main() -> None:
     # Slurm sends its notice before the time limit to every process of a step; only the supervisors have a use for it.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     if options.get("cpus"):
-        os.sched_setaffinity(0, options["cpus"])
+        os.environ[APPLIED] = json.dumps(apply_binding(options))
     if options.get("nice"):
         os.nice(options["nice"])
     os.execvp(argv[0], argv)

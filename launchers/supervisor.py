@@ -21,9 +21,11 @@ from launchers.member import Member
 from launchers.messages import LINE_LIMIT_BYTES
 from launchers.node_files import NodeFiles
 from launchers.node_hub import NodeHub
+from launchers.placing import NodePlacing
 from launchers.ports import candidate_ports, job_token, listen, node_socket_path
 from launchers.task import Task, read_task
 from pipeline.errors import ClusterError, HimoriError
+from pipeline.placement.policy import BindingPolicy
 from pipeline.rundir import AttemptDir, RunDir, write_json
 from pipeline.types import End, Experiment, RunState
 
@@ -94,13 +96,29 @@ class Supervisor:
 
     async def _lead_node(self, socket_path: Path, timeout_s: float) -> None:
         files = NodeFiles(self._attempt, self._task.node)
-        hub = NodeHub(self._task, token=self._token, files=files, grace_s=self._experiment.cluster.stop_grace_s)
+        hub = NodeHub(
+            self._task,
+            token=self._token,
+            files=files,
+            placing=self._placing(files),
+            grace_s=self._experiment.cluster.stop_grace_s,
+        )
         try:
             await hub.run(socket_path, ports=self._ports, timeout_s=timeout_s)
         finally:
             files.close(timeout_s=10)
             with contextlib.suppress(OSError):
                 socket_path.parent.rmdir()
+
+    def _placing(self, files: NodeFiles) -> NodePlacing:
+        cluster = self._experiment.cluster
+        return NodePlacing(
+            self._task.node,
+            files=files,
+            policy=BindingPolicy(cpus=cluster.binding, node_is_shared=not cluster.exclusive),
+            uses_gpus=self._run.read_plan().gpus_per_node > 0,
+            environ=dict(os.environ),
+        )
 
     async def _lead_job(self, timeout_s: float) -> None:
         try:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from launchers.messages import Start
+from launchers.own_place import BOUND_CPUS
 from launchers.task import Task
+from pipeline.hardware.topology import format_ids
+from pipeline.placement.binding import Binding
+from pipeline.placement.environment import binding_environment, scrubbed_variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +23,22 @@ class Variable:
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where a worker was put."""
+
+    binding: Binding | None
+    """None: it runs unbound."""
+    digest: str
+    """Of the node's plan; empty: there is none, or the rank doesn't follow it."""
+    threads: int
+    """For an unbound worker: its share of the CPUs."""
+
+
 def worker_variables(
-    task: Task, start: Start, *, attempt: int, events: Path, threads: int, listen_fd: int | None
+    task: Task, start: Start, *, attempt: int, events: Path, place: Place, listen_fd: int | None
 ) -> tuple[Variable, ...]:
-    """What a worker is told through its environment; `threads` is its share of CPUs."""
+    """What a worker is told through its environment."""
     variables = [
         Variable("RANK", str(task.rank), "which rank this process is"),
         Variable("WORLD_SIZE", str(task.ranks), "how many ranks there are"),
@@ -33,9 +49,9 @@ def worker_variables(
         Variable("HIMORI_ATTEMPT", str(attempt), "which attempt of the run"),
         Variable("HIMORI_NODE", task.node, "name of the node in journals and logs"),
         Variable("HIMORI_EVENTS", str(events), "socket of the node's leader, which writes the journal"),
-        Variable("OMP_NUM_THREADS", str(threads), "no more threads than the rank has CPUs"),
         Variable("PYTHONUNBUFFERED", "1", "a line reaches the log when it is printed, and before a crash"),
         Variable("TORCH_CPP_LOG_LEVEL", "ERROR", "gloo and c10d warn about host names at every start"),
+        *_place_variables(place),
     ]
     if task.nodes == 1:
         variables.append(Variable("GLOO_SOCKET_IFNAME", "lo", "one node: its host name need not resolve"))
@@ -46,6 +62,22 @@ def worker_variables(
     return tuple(variables)
 
 
+def _place_variables(place: Place) -> Iterator[Variable]:
+    if place.binding is None:
+        yield Variable("OMP_NUM_THREADS", str(place.threads), "no more threads than the rank has CPUs")
+        return
+    yield Variable("HIMORI_BINDING", place.digest, "which plan the rank follows")
+    yield Variable(BOUND_CPUS, format_ids(place.binding.cpus), "tells a run inside of this one that it was narrowed")
+    for one in binding_environment(place.binding):
+        yield Variable(one.name, one.value, one.reason)
+
+
+_OURS = ("HIMORI_ALLOWED_CPUS", "HIMORI_APPLIED", "HIMORI_BINDING", BOUND_CPUS)
+"""What a run around this one may have left: another worker's place."""
+
+
 def merged(environ: Mapping[str, str], variables: tuple[Variable, ...]) -> dict[str, str]:
-    """The inherited environment with ours on top."""
-    return {**environ, **{variable.name: variable.value for variable in variables}}
+    """The inherited environment without what would undo a binding, and with ours on top."""
+    dropped = {*_OURS, *(scrub.name for scrub in scrubbed_variables(environ))}
+    kept = {name: value for name, value in environ.items() if name not in dropped}
+    return {**kept, **{variable.name: variable.value for variable in variables}}

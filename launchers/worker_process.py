@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from launchers import shim
+from pipeline.placement.binding import Binding, BindingFlag
+from pipeline.rundir import to_jsonable
 from pipeline.types import RankExit
 
 TAIL_LINES = 30
@@ -33,17 +35,17 @@ class WorkerProcess:
         argv: Sequence[str],
         environment: Mapping[str, str],
         *,
-        cpus: Sequence[int],
+        binding: Binding | None,
         inherited: Sequence[int],
         on_line: Callable[[str], None],
     ) -> WorkerProcess:
-        """Starts `argv` in a process group of its own, bound to `cpus`, dying with this process.
+        """Starts `argv` in a process group of its own, bound as `binding` says, dying with this process.
 
         `inherited` are file descriptors it keeps.
         """
         options: dict[str, object] = {"death_signal": int(signal.SIGKILL), "parent": os.getpid()}
-        if cpus:
-            options["cpus"] = list(cpus)
+        if binding is not None and BindingFlag.unbound not in binding.flags:
+            options |= {"cpus": list(binding.cpus), "memory": to_jsonable(binding.memory)}
         process = await asyncio.create_subprocess_exec(
             *shim.command(options, argv),
             env=dict(environment),

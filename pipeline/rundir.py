@@ -88,6 +88,10 @@ class AttemptDir:
         """Where the ranks of one node were put, as planned and as found."""
         return self.binding_dir / f"{node}.json"
 
+    def bindings(self) -> list[Path]:
+        """The binding certificates there are, nodes by name."""
+        return sorted(self.binding_dir.glob("*.json"))
+
     def read_handle(self) -> Handle | None:
         """The handle, or None before submission was complete."""
         return _read_optional(self.handle_file, Handle)

@@ -119,6 +119,19 @@ class HardwareProfile:
     """Versions the system offers, as `>=12.4,<13`, by component: driver, cuda, torch, te, megatron-core, nccl, os."""
 
 
+class CpuPolicy(Enum):
+    """How the cores of a node are given to its ranks."""
+
+    strict = "strict"
+    """Cores of the home node; nodes without GPUs stay free for loaders, writers and daemons."""
+    spread = "spread"
+    """Also the cores of GPU-less nodes of the same socket."""
+    equalize = "equalize"
+    """As strict, but every rank only gets as many cores as the poorest."""
+    none = "none"
+    """No binding; GPUs and NICs are still chosen."""
+
+
 @dataclass(kw_only=True, slots=True)
 class Cluster:
     """Where jobs go and how that site wants them asked for."""
@@ -141,6 +154,8 @@ class Cluster:
     """Whole nodes."""
     cpus_per_rank: int | None = None
     """Logical CPUs asked for each rank; None: the profile's CPUs divided by the ranks of a node, where known."""
+    binding: CpuPolicy = CpuPolicy.strict
+    """Where each rank's CPUs and memory come from: strict, spread, equalize, or none to leave both to the kernel."""
     sbatch: dict[str, str] = field(default_factory=dict)
     """Further sbatch options by long name, e.g. `constraint: h100`; an empty value is a bare flag."""
     setup: list[str] = field(default_factory=list)

@@ -12,6 +12,10 @@ ALLOWED_CPUS = "HIMORI_ALLOWED_CPUS"
 """Marks a bound process: the CPUs it was allowed before."""
 
 
+COMPARED = ("CUDA_DEVICE_ORDER", "NCCL_IB_HCA", "NVSHMEM_HCA_LIST", "OMP_NUM_THREADS", "UCX_NET_DEVICES")
+"""Variables of a binding that libraries act on: a worker reports what became of them."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvVar:
     """One variable to set, and why."""

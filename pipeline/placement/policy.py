@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
+from pipeline.types import CpuPolicy
 
-class CpuPolicy(Enum):
-    """How cores are given out."""
-
-    strict = "strict"
-    """Cores of the home node; nodes without GPUs stay free for loaders, writers and daemons."""
-    spread = "spread"
-    """Also the cores of GPU-less nodes of the same socket."""
-    equalize = "equalize"
-    """As strict, but every rank only gets as many cores as the poorest."""
-    none = "none"
-    """No binding; GPUs and NICs are still chosen."""
+__all__ = ["BindingPolicy", "CpuPolicy", "LocalRank"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

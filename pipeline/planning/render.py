@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pipeline.planning.render_estimates import cost_rows, headline, memory_rows, speed_rows
-from pipeline.types import Experiment, LauncherKind, Layout, Plan, Submission
+from pipeline.types import CpuPolicy, Experiment, LauncherKind, Layout, Plan, Submission
 
 
 def plan_text(experiment: Experiment, plan: Plan, submission: Submission, script: str) -> str:
@@ -14,7 +14,7 @@ def plan_text(experiment: Experiment, plan: Plan, submission: Submission, script
         _table("", _headline(experiment, plan)),
         _table("layout", _layout(plan.layout)),
         *_estimates(plan),
-        _table("resources", _resources(plan, submission)),
+        _table("resources", _resources(experiment, plan, submission)),
         _table("why", [(reason.what, f"{reason.value}: {reason.why}") for reason in plan.reasons]),
         "job script\n" + "\n".join(f"  {line}".rstrip() for line in script.splitlines()),
     )
@@ -65,16 +65,30 @@ def _layout(layout: Layout) -> list[tuple[str, str]]:
     ]
 
 
-def _resources(plan: Plan, submission: Submission) -> list[tuple[str, str]]:
+def _resources(experiment: Experiment, plan: Plan, submission: Submission) -> list[tuple[str, str]]:
     where = "this machine" if submission.launcher is LauncherKind.local else "Slurm"
     gpus = f"{plan.gpus_per_node} GPUs a node" if plan.gpus_per_node else "no GPU"
     cpus = f"{plan.cpus_per_rank} CPUs a rank" if plan.cpus_per_rank else "CPUs as the node gives them"
     return [
         ("through", where),
         ("nodes", f"{submission.nodes}, {submission.ranks_per_node} ranks each, {gpus}, {cpus}"),
+        ("binding", _binding(experiment.cluster.binding)),
         ("time limit", f"{submission.time_limit_min} min"),
         ("run directory", submission.run_dir),
     ]
+
+
+def _binding(policy: CpuPolicy) -> str:
+    match policy:
+        case CpuPolicy.strict:
+            what = "cores and memory of each rank's own NUMA node"
+        case CpuPolicy.spread:
+            what = "as strict, with the cores of GPU-less NUMA nodes of the same socket"
+        case CpuPolicy.equalize:
+            what = "as strict, with as many cores for every rank as the poorest has"
+        case CpuPolicy.none:
+            what = "CPUs and memory are left to the kernel"
+    return f"{policy.value}: {what}"
 
 
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:

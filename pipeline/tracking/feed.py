@@ -11,6 +11,15 @@ from pipeline.tracking.journal import CHUNK_BYTES, Event, JournalChunk, read_eve
 from pipeline.tracking.points import Curves, Point
 
 
+@dataclass(frozen=True, slots=True)
+class NodeBinding:
+    """What a node's certificate says of all its ranks."""
+
+    flags: frozenset[str]
+    is_red: bool
+    """Whether a rank is not where it was put."""
+
+
 @dataclass(slots=True)
 class Facts:
     """What the journals say about the run besides its curves."""
@@ -23,6 +32,8 @@ class Facts:
     environment_attempt: int = 0
     nodes: dict[int, set[str]] = field(default_factory=dict)
     """Names of the nodes that wrote something, by attempt."""
+    bindings: dict[int, dict[str, NodeBinding]] = field(default_factory=dict)
+    """Certificates by attempt and node."""
     damaged_lines: int = 0
 
     def absorb(self, event: Event, attempt: int) -> None:
@@ -32,6 +43,14 @@ class Facts:
         self.nodes.setdefault(attempt, set()).add(event.node)
         if event.kind == "environment" and attempt > self.environment_attempt:
             self.environment, self.environment_attempt = event.data, attempt
+        if event.kind == "binding":
+            self.bindings.setdefault(attempt, {})[event.node] = _node_binding(event.data)
+
+
+def _node_binding(data: Mapping[str, object]) -> NodeBinding:
+    flags = data.get("flags")
+    names = [flag for flag in flags if isinstance(flag, str)] if isinstance(flags, list) else []
+    return NodeBinding(flags=frozenset(names), is_red=bool(data.get("red")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -445,7 +445,10 @@ def _result(run: RunDir, cursor: Cursor, *, complete: bool, warnings: Sequence[s
 def _artifacts(run: RunDir) -> dict[str, str]:
     """Text of the files that go to MLflow as they are, by name."""
     files = (run.config_file, run.plan_file, run.plan_text_file, run.submission_file, run.provenance_file)
-    return {path.name: path.read_text(encoding="utf-8") for path in files if path.exists()}
+    found = {path.name: path.read_text(encoding="utf-8") for path in files if path.exists()}
+    attempt = run.last_attempt()
+    certificates = attempt.bindings() if attempt else []
+    return found | {f"binding/{path.name}": path.read_text(encoding="utf-8") for path in certificates}
 
 
 def _start_ms(run: RunDir, attempt: AttemptDir, end: End | None) -> int:

@@ -91,6 +91,7 @@ class View:
             "himori.job_id": handle.job_id if handle else None,
             "himori.attempt": str(ending.attempt),
             "himori.nodes": hostlist.collect_hostlist(facts.nodes.get(ending.attempt, ())) or None,
+            "himori.binding": _binding_tag(facts, ending.attempt),
             "himori.hardware": self.experiment.hardware.name,
             "himori.model": self.experiment.model.name,
             "himori.precision": self.experiment.precision.name,
@@ -211,6 +212,14 @@ def _provenance_tags(provenance: Provenance | None) -> dict[str, str | None]:
 def _environment_tags(environment: Mapping[str, object]) -> dict[str, str | None]:
     """What the workers saw; it stands before what the submitting machine has."""
     return {f"himori.{key}": str(environment[key]) for key in _ENVIRONMENT if environment.get(key) is not None}
+
+
+def _binding_tag(facts: Facts, attempt: int) -> str | None:
+    """RED as soon as one rank of one node is not where it was put; else all flags there are."""
+    bindings = facts.bindings.get(attempt, {}).values()
+    if any(binding.is_red for binding in bindings):
+        return "RED"
+    return ",".join(sorted(frozenset().union(*(binding.flags for binding in bindings)))) or None
 
 
 def _quality_tags(facts: Facts, curves: Curves) -> dict[str, str | None]:

@@ -47,6 +47,18 @@ def gpu_backend(local_rank: int) -> Backend:
     return Backend(device=device, collectives="nccl", parts=None)
 
 
+def gpu_bus_id(backend: Backend) -> str | None:
+    """PCI bus id of the GPU as sysfs writes it; None without a GPU, or where this release of torch doesn't tell."""
+    if backend.is_cpu:
+        return None
+    seen = torch.cuda.get_device_properties(backend.device)
+    numbers = [getattr(seen, name, None) for name in ("pci_domain_id", "pci_bus_id", "pci_device_id")]
+    if None in numbers:
+        return None
+    domain, bus, device = numbers
+    return f"{domain:04x}:{bus:02x}:{device:02x}.0"
+
+
 def describe(backend: Backend) -> dict[str, Any]:
     """Torch's version and the device, for the record."""
     if backend.is_cpu:

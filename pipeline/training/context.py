@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from pipeline.errors import UserError
+from pipeline.placement.environment import COMPARED
 
 T = TypeVar("T")
 
@@ -29,6 +30,12 @@ class WorkerContext:
     """Unix socket of the node's leader; None: events are printed."""
     listen_fd: int | None
     """Rank 0 only: a socket already listening on `master_port`; None: rank 0 opens the port itself."""
+    binding_digest: str = ""
+    """Digest of the plan by which the ranks of this node are bound; empty: there is none."""
+    applied: str = ""
+    """What of its binding was applied, as JSON; empty: nothing was asked for."""
+    binding_variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables that a binding sets and libraries act on, as far as they are set."""
 
 
 def read_context(environ: Mapping[str, str]) -> WorkerContext:
@@ -43,6 +50,9 @@ def read_context(environ: Mapping[str, str]) -> WorkerContext:
         node=_read(environ, "HIMORI_NODE", str),
         events=_read_optional(environ, "HIMORI_EVENTS", Path),
         listen_fd=_read_optional(environ, "HIMORI_LISTEN_FD", int),
+        binding_digest=environ.get("HIMORI_BINDING", ""),
+        applied=environ.get("HIMORI_APPLIED", ""),
+        binding_variables={name: environ[name] for name in COMPARED if name in environ},
     )
 
 

@@ -8,12 +8,14 @@ import platform
 
 import torch.distributed as dist
 
+from pipeline.placement.certificate import Moment
 from pipeline.training import loop, megatron, process_group
-from pipeline.training.backend import Backend, describe
+from pipeline.training.backend import Backend, describe, gpu_bus_id
 from pipeline.training.context import WorkerContext
 from pipeline.training.corpus import read_corpus, require_samples
 from pipeline.training.data import Sampler
 from pipeline.training.events import EventSink, phase
+from pipeline.training.observation import report_placement
 from pipeline.types import Experiment, Layout, Plan
 
 
@@ -31,6 +33,7 @@ def train(experiment: Experiment, plan: Plan, context: WorkerContext, backend: B
         model = megatron.build_model(experiment, plan, backend)
         optimizer = megatron.build_optimizer(model, experiment.optimizer)
         schedule = megatron.build_schedule(optimizer, experiment.optimizer, experiment.recipe.steps)
+    report_placement(context, sink, Moment.model, gpu=gpu_bus_id(backend))
     with phase(sink, "data"):
         sampler = _open_data(experiment, plan.layout, position, backend, sink if reports else None)
     loop.train(

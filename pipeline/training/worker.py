@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pipeline.errors import HimoriError, RunNotFound, UserError
+from pipeline.placement.certificate import Moment
 from pipeline.rundir import RunDir
 from pipeline.training.context import WorkerContext, read_context
 from pipeline.training.events import EventSink, PrintedEvents, open_sink, phase
 from pipeline.training.failures import RunFailed
+from pipeline.training.observation import report_placement
 from pipeline.training.support import refuse_broken_rules, refuse_unsupported
 from pipeline.types import Plan
 
@@ -65,6 +67,8 @@ def _run_dir(arguments: Sequence[str]) -> RunDir:
 
 def work(run: RunDir, context: WorkerContext, sink: EventSink) -> None:
     """Trains as the run directory says."""
+    # Before torch is there: what it starts inherits the place found here.
+    report_placement(context, sink, Moment.start)
     experiment, plan = run.read_experiment(), run.read_plan()
     if context.world_size != plan.layout.ranks:
         raise RunFailed(f"the plan is for {plan.layout.ranks} ranks, WORLD_SIZE is {context.world_size}")

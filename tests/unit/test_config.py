@@ -35,6 +35,7 @@ def test_command_line_wins_over_the_experiment() -> None:
         ("modell=tiny", ["modell", "did you mean model"]),
         ("recipe.steps=abc", ["recipe.steps", "abc", "Integer"]),
         ("cluster.launcher=foo", ["cluster.launcher", "foo", "local, slurm"]),
+        ("cluster.binding=tight", ["cluster.binding", "tight", "strict, spread, equalize, none"]),
         ("recipe.micro_batch=null", ["recipe.micro_batch", "not Optional"]),
         ("recipe.steps=1,2", ["recipe.steps", "sweep"]),
         ("a=[", ["a=[", "key=value"]),

@@ -5,12 +5,31 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from unit.placement.recorded import local_ranks, snapshot_of
 
-from launchers.messages import Bye, Exited, Hello, Message, Peer, Start, Stop, StopCause, WorkerEvent, decode, encode
+from launchers.messages import (
+    Bye,
+    Declined,
+    Exited,
+    Hello,
+    Message,
+    Peer,
+    Placed,
+    Start,
+    Stop,
+    StopCause,
+    WorkerEvent,
+    decode,
+    encode,
+)
+from pipeline.placement.binding import bind
 from pipeline.types import RankExit
 
 MESSAGES: list[Message] = [
     Hello(token="t", rank=1, local_rank=1, cpus=(0, 3)),
+    Placed(binding=bind(snapshot_of("dgxh100-12nic"), local_ranks(8))[3], digest="d", spare=(1, 5)),
+    Placed(binding=None, digest="", spare=()),
+    Declined(rank=2, reason="CPUs"),
     Start(address="n1", port=20000),
     Exited(exit=RankExit(rank=0, node="n1", exit_code=None, signal=9, stopped=False, tail=("ü\n",), time=1.0)),
     Stop(cause=StopCause.cancelled, reason="by hand"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.rundir import RunDir
-from pipeline.tracking.feed import Feed, journal_sizes
+from pipeline.tracking.feed import Feed, NodeBinding, journal_sizes
 from pipeline.tracking.journal import CHUNK_BYTES, Event, JournalWriter, encode_event
 
 
@@ -94,3 +94,13 @@ def test_facts_are_those_of_the_newest_attempt_that_tells_them(run: RunDir) -> N
     assert feed.facts.environment == {"torch": "2"}
     assert (feed.facts.first_time, feed.facts.last_time) == (4.0, 10.0)
     assert feed.facts.nodes == {1: {"a", "b"}, 2: {"c"}}
+
+
+def test_certificates_are_facts_of_their_attempt_and_node(run: RunDir) -> None:
+    write(run, 1, "n1", Event("binding", 1.0, "n1", None, {"flags": ["EXACT"], "red": [], "warnings": []}))
+    write(run, 1, "n2", Event("binding", 1.0, "n2", None, {"flags": ["FALLBACK", "EXACT"], "red": [9], "warnings": []}))
+    feed = Feed(run)
+    feed.read({}, final=True)
+    assert feed.facts.bindings == {
+        1: {"n1": NodeBinding(frozenset({"EXACT"}), False), "n2": NodeBinding(frozenset({"EXACT", "FALLBACK"}), True)}
+    }

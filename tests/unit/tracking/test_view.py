@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.rundir import AttemptDir, RunDir, write_json
-from pipeline.tracking.feed import Facts
+from pipeline.tracking.feed import Facts, NodeBinding
 from pipeline.tracking.points import Curves
 from pipeline.tracking.provenance import Provenance
 from pipeline.tracking.view import (
@@ -161,3 +161,32 @@ def test_the_note_begins_with_the_verdict_and_keeps_its_table_whole(view: View) 
     note = view.note(Ending(1, end(RunState.failed, "rank 3 | died\nof it"), started=True))
     assert note.splitlines()[0] == r"**FAILED**: rank 3 \| died of it"
     assert "| model | tiny, 123,456 parameters |" in note
+
+
+@pytest.mark.parametrize(
+    ("bindings", "tag"),
+    [
+        ({}, None),
+        ({1: {"n1": NodeBinding(frozenset({"EXACT"}), is_red=True)}}, None),
+        ({2: {"n1": NodeBinding(frozenset({"EXACT"}), is_red=False)}}, "EXACT"),
+        (
+            {
+                2: {
+                    "n1": NodeBinding(frozenset({"OVERSUBSCRIBED", "FALLBACK"}), is_red=False),
+                    "n2": NodeBinding(frozenset({"EXACT"}), is_red=False),
+                }
+            },
+            "EXACT,FALLBACK,OVERSUBSCRIBED",
+        ),
+        (
+            {2: {"n1": NodeBinding(frozenset({"EXACT"}), is_red=False), "n2": NodeBinding(frozenset(), is_red=True)}},
+            "RED",
+        ),
+    ],
+    ids=["none", "earlier-attempt", "exact", "of-all-nodes", "red"],
+)
+def test_the_binding_of_the_newest_attempt_is_a_tag(
+    view: View, attempt: AttemptDir, bindings: dict[int, dict[str, NodeBinding]], tag: str | None
+) -> None:
+    tags = view.tags(attempt, Ending(2, None, started=True), Facts(bindings=bindings), Curves())
+    assert tags.get("himori.binding") == tag
