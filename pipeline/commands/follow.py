@@ -201,7 +201,7 @@ def _print_summary(run: RunDir, status: RunStatus, console: Console) -> None:
     attempt = run.last_attempt()
     if status.end and status.end.first and attempt:
         rows += [("last lines", line) for line in status.end.first.tail[-5:]]
-    rows += [("directory", str(run.path)), *mlflow_rows(run)]
+    rows += [*_binding_rows(run), ("directory", str(run.path)), *mlflow_rows(run)]
     console.print()
     for name, value in rows:
         console.print(f"{name:<12} {value}", soft_wrap=True, markup=False)
@@ -218,6 +218,19 @@ def _loss_rows(run: RunDir) -> list[tuple[str, str]]:
         return []
     (first_step, first), (last_step, last) = known[0], known[-1]
     return [("loss", f"{first:.4f} at step {first_step}, {last:.4f} at step {last_step}")]
+
+
+def _binding_rows(run: RunDir) -> list[tuple[str, str]]:
+    """How the ranks of each node were bound; a rank that isn't where it should be is named."""
+    attempt = run.last_attempt()
+    found = [event for event in journal_events(attempt) if event.kind == "binding"] if attempt else []
+    rows = []
+    for event in found:
+        flags, red = event.data.get("flags"), event.data.get("red")
+        words = ", ".join(map(str, flags)) if isinstance(flags, list) else ""
+        wrong = f"; NOT AS PLANNED: ranks {', '.join(map(str, red))}" if isinstance(red, list) and red else ""
+        rows.append(("binding", f"{event.node}: {words}{wrong}"))
+    return rows
 
 
 def mlflow_rows(run: RunDir) -> list[tuple[str, str]]:
