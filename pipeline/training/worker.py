@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -75,11 +76,22 @@ def work(run: RunDir, context: WorkerContext, sink: EventSink) -> None:
     refuse_unsupported(experiment, plan.layout)
     refuse_broken_rules(experiment, plan.layout)
     _ignore_foreign_warnings()
-    with phase(sink, "imports"):
+    with phase(sink, "imports"), _named_when_missing():
         backend = _open_backend(plan, context)
         # Only now: on a CPU, Megatron-Core can't be imported as it is before the backend is open.
         from pipeline.training import session
     session.train(experiment, plan, context, backend, sink)
+
+
+@contextlib.contextmanager
+def _named_when_missing() -> Iterator[None]:
+    """Planning and submitting need no torch, so an environment that can do those may still lack it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{error.name} is not installed for {sys.executable}; install himori[train] there, with a GPU himori[gpu]"
+        ) from error
 
 
 def _ignore_foreign_warnings() -> None:
