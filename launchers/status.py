@@ -50,7 +50,7 @@ def run_status(run: RunDir) -> RunStatus:
 def run_statuses(runs: Sequence[RunDir]) -> list[RunStatus]:
     """The states of many runs; each scheduler is asked once."""
     known = {run.run_id: _from_files(run) for run in runs}
-    open_handles = [status.handle for status in known.values() if status and status.handle and not status.end]
+    open_handles = [status.handle for status in known.values() if status.handle and not status.end]
     views = _views(open_handles)
     return [_with_scheduler(run, known[run.run_id], views) for run in runs]
 
@@ -101,8 +101,8 @@ def journal_events(attempt: AttemptDir) -> list[Event]:
 # --------------------------------------------------------------------------- files, then scheduler
 
 
-def _from_files(run: RunDir) -> RunStatus | None:
-    """What the directory says; None when the attempt can't be read as one of ours."""
+def _from_files(run: RunDir) -> RunStatus:
+    """What the directory says."""
     attempt = run.last_attempt()
     if attempt is None:
         return RunStatus(run=run, state=RunState.prepared, message="nothing was submitted", handle=None, end=None)
@@ -124,14 +124,15 @@ def _views(handles: Sequence[Handle]) -> dict[tuple[LauncherKind, str], JobView]
     return views
 
 
-def _with_scheduler(run: RunDir, status: RunStatus | None, views: dict[tuple[LauncherKind, str], JobView]) -> RunStatus:
-    assert status is not None
+def _with_scheduler(run: RunDir, status: RunStatus, views: dict[tuple[LauncherKind, str], JobView]) -> RunStatus:
     if status.end or status.state is RunState.unknown or run.last_attempt() is None:
         return status
     if status.handle is None:
         return _unsubmitted(run)
-    view = views[(status.handle.launcher, status.handle.job_id)]
-    return _open(run, status.handle, view)
+    try:
+        return _open(run, status.handle, views[(status.handle.launcher, status.handle.job_id)])
+    except RunDirError as error:
+        return RunStatus(run=run, state=RunState.unknown, message=str(error), handle=status.handle, end=None)
 
 
 def _open(run: RunDir, handle: Handle, view: JobView) -> RunStatus:
@@ -200,7 +201,10 @@ def _of_kind(events: Sequence[Event], kind: str, into: type[Kind]) -> list[Kind]
 
 def _unsubmitted(run: RunDir) -> RunStatus:
     """A run without a handle: its submission was cut short, or is under way."""
-    submission = run.read_submission() if run.submission_file.exists() else None
+    try:
+        submission = run.read_submission() if run.submission_file.exists() else None
+    except RunDirError as error:
+        return RunStatus(run=run, state=RunState.unknown, message=str(error), handle=None, end=None)
     job_id = launcher_for(submission.launcher).find(submission) if submission else None
     if job_id and submission and submission.launcher is LauncherKind.local:
         message = "its session is about to start"

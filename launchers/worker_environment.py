@@ -11,16 +11,7 @@ from launchers.own_place import BOUND_CPUS
 from launchers.task import Task
 from pipeline.hardware.topology import format_ids
 from pipeline.placement.binding import Binding
-from pipeline.placement.environment import binding_environment, scrubbed_variables
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """One variable and why it is set."""
-
-    name: str
-    value: str
-    reason: str
+from pipeline.placement.environment import EnvVar, binding_environment, scrubbed_variables
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,46 +28,43 @@ class Place:
 
 def worker_variables(
     task: Task, start: Start, *, attempt: int, events: Path, place: Place, listen_fd: int | None
-) -> tuple[Variable, ...]:
+) -> tuple[EnvVar, ...]:
     """What a worker is told through its environment."""
     variables = [
-        Variable("RANK", str(task.rank), "which rank this process is"),
-        Variable("WORLD_SIZE", str(task.ranks), "how many ranks there are"),
-        Variable("LOCAL_RANK", str(task.local_rank), "which rank of its node"),
-        Variable("LOCAL_WORLD_SIZE", str(task.local_ranks), "how many ranks its node has"),
-        Variable("MASTER_ADDR", start.address, "host of rank 0, as its supervisor reported it"),
-        Variable("MASTER_PORT", str(start.port), "port that rank 0's supervisor already holds open"),
-        Variable("HIMORI_ATTEMPT", str(attempt), "which attempt of the run"),
-        Variable("HIMORI_NODE", task.node, "name of the node in journals and logs"),
-        Variable("HIMORI_EVENTS", str(events), "socket of the node's leader, which writes the journal"),
-        Variable("PYTHONUNBUFFERED", "1", "a line reaches the log when it is printed, and before a crash"),
-        Variable("TORCH_CPP_LOG_LEVEL", "ERROR", "gloo and c10d warn about host names at every start"),
+        EnvVar("RANK", str(task.rank), "which rank this process is"),
+        EnvVar("WORLD_SIZE", str(task.ranks), "how many ranks there are"),
+        EnvVar("LOCAL_RANK", str(task.local_rank), "which rank of its node"),
+        EnvVar("LOCAL_WORLD_SIZE", str(task.local_ranks), "how many ranks its node has"),
+        EnvVar("MASTER_ADDR", start.address, "host of rank 0, as its supervisor reported it"),
+        EnvVar("MASTER_PORT", str(start.port), "port that rank 0's supervisor already holds open"),
+        EnvVar("HIMORI_ATTEMPT", str(attempt), "which attempt of the run"),
+        EnvVar("HIMORI_NODE", task.node, "name of the node in journals and logs"),
+        EnvVar("HIMORI_EVENTS", str(events), "socket of the node's leader, which writes the journal"),
+        EnvVar("PYTHONUNBUFFERED", "1", "a line reaches the log when it is printed, and before a crash"),
+        EnvVar("TORCH_CPP_LOG_LEVEL", "ERROR", "gloo and c10d warn about host names at every start"),
         *_place_variables(place),
     ]
     if task.nodes == 1:
-        variables.append(Variable("GLOO_SOCKET_IFNAME", "lo", "one node: its host name need not resolve"))
+        variables.append(EnvVar("GLOO_SOCKET_IFNAME", "lo", "one node: its host name need not resolve"))
     if listen_fd is not None:
-        variables.append(
-            Variable("HIMORI_LISTEN_FD", str(listen_fd), "the open socket of MASTER_PORT, kept for rank 0")
-        )
+        variables.append(EnvVar("HIMORI_LISTEN_FD", str(listen_fd), "the open socket of MASTER_PORT, kept for rank 0"))
     return tuple(variables)
 
 
-def _place_variables(place: Place) -> Iterator[Variable]:
+def _place_variables(place: Place) -> Iterator[EnvVar]:
     if place.binding is None:
-        yield Variable("OMP_NUM_THREADS", str(place.threads), "no more threads than the rank has CPUs")
+        yield EnvVar("OMP_NUM_THREADS", str(place.threads), "no more threads than the rank has CPUs")
         return
-    yield Variable("HIMORI_BINDING", place.digest, "which plan the rank follows")
-    yield Variable(BOUND_CPUS, format_ids(place.binding.cpus), "tells a run inside of this one that it was narrowed")
-    for one in binding_environment(place.binding):
-        yield Variable(one.name, one.value, one.reason)
+    yield EnvVar("HIMORI_BINDING", place.digest, "which plan the rank follows")
+    yield EnvVar(BOUND_CPUS, format_ids(place.binding.cpus), "tells a run inside of this one that it was narrowed")
+    yield from binding_environment(place.binding)
 
 
 _OURS = ("HIMORI_ALLOWED_CPUS", "HIMORI_APPLIED", "HIMORI_BINDING", BOUND_CPUS)
 """What a run around this one may have left: another worker's place."""
 
 
-def merged(environ: Mapping[str, str], variables: tuple[Variable, ...]) -> dict[str, str]:
+def merged(environ: Mapping[str, str], variables: tuple[EnvVar, ...]) -> dict[str, str]:
     """The inherited environment without what would undo a binding, and with ours on top."""
     dropped = {*_OURS, *(scrub.name for scrub in scrubbed_variables(environ))}
     kept = {name: value for name, value in environ.items() if name not in dropped}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from launchers.status import RunStatus, journal_events, run_status, wait_until_over
+from launchers.status import RunStatus, run_status, wait_until_over
 from pipeline.commands.program import name_of, own_name
+from pipeline.commands.summary import print_summary
 from pipeline.commands.tracking import sync_quietly
 from pipeline.rundir import RunDir
 from pipeline.tracking.cursor import read_cursor
@@ -38,7 +38,7 @@ def follow(run: RunDir, steps: int) -> int:
         console.print(hint, soft_wrap=True)
         return 130
     finish(status)
-    _print_summary(run, status, console)
+    print_summary(run, status, console)
     return EXIT_CODES[status.state]
 
 
@@ -194,49 +194,3 @@ def _event_text(event: Event) -> str:
             return f"{str(event.data.get('name')).replace('_', ' ')}: {event.data.get('seconds'):.1f} s"
         case _:
             return ""
-
-
-def _print_summary(run: RunDir, status: RunStatus, console: Console) -> None:
-    rows = [("run", run.run_id), ("state", f"{status.state.value}: {status.message}"), *_loss_rows(run)]
-    attempt = run.last_attempt()
-    if status.end and status.end.first and attempt:
-        rows += [("last lines", line) for line in status.end.first.tail[-5:]]
-    rows += [*_binding_rows(run), ("directory", str(run.path)), *mlflow_rows(run)]
-    console.print()
-    for name, value in rows:
-        console.print(f"{name:<12} {value}", soft_wrap=True, markup=False)
-
-
-def _loss_rows(run: RunDir) -> list[tuple[str, str]]:
-    attempt = run.last_attempt()
-    steps = [event for event in journal_events(attempt) if event.kind == "metrics"] if attempt else []
-    losses = [(event.data["step"], event.data["values"]) for event in steps]
-    known = [
-        (step, values["train/loss"]) for step, values in losses if isinstance(values, dict) and "train/loss" in values
-    ]
-    if not known:
-        return []
-    (first_step, first), (last_step, last) = known[0], known[-1]
-    return [("loss", f"{first:.4f} at step {first_step}, {last:.4f} at step {last_step}")]
-
-
-def _binding_rows(run: RunDir) -> list[tuple[str, str]]:
-    """How the ranks of each node were bound; a rank that isn't where it should be is named."""
-    attempt = run.last_attempt()
-    found = [event for event in journal_events(attempt) if event.kind == "binding"] if attempt else []
-    rows = []
-    for event in found:
-        flags, red = event.data.get("flags"), event.data.get("red")
-        words = ", ".join(map(str, flags)) if isinstance(flags, list) else ""
-        wrong = f"; NOT AS PLANNED: ranks {', '.join(map(str, red))}" if isinstance(red, list) and red else ""
-        rows.append(("binding", f"{event.node}: {words}{wrong}"))
-    return rows
-
-
-def mlflow_rows(run: RunDir) -> list[tuple[str, str]]:
-    """Where MLflow shows the run, as far as it was told."""
-    mlflow_run_id = read_cursor(run, store_of(run).uri).mlflow_run_id
-    command = f"{own_name()} ui --run-root {shlex.quote(str(run.path.parent))}"
-    if not mlflow_run_id:
-        return [("MLflow", f"not told yet; `{own_name()} sync {name_of(run)}` does it"), ("see it", command)]
-    return [("MLflow run", mlflow_run_id), ("see it", command)]

@@ -17,10 +17,10 @@ from pipeline.planning.plan import make_plan
 from pipeline.planning.render import plan_text
 from pipeline.rundir import RunDir, write_json, write_text, write_yaml
 from pipeline.submission import job_script, prepare
-from pipeline.tracking.provenance import collect_provenance
+from pipeline.tracking.provenance import collect_provenance, write_provenance
 from pipeline.tracking.store import resolve_store
 from pipeline.training.support import refuse_unsupported
-from pipeline.types import Experiment, Plan, Submission
+from pipeline.types import Experiment, Layout, Plan, Submission
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,11 +34,7 @@ class Request:
 
     def why_untrainable(self) -> str | None:
         """What of the request can be planned but not trained yet; None when all can."""
-        try:
-            refuse_unsupported(self.experiment, self.plan.layout)
-        except PlanRefused as error:
-            return str(error)
-        return None
+        return _why_untrainable(self.experiment, self.plan.layout)
 
     def submission(self, run_dir: Path) -> Submission:
         """The exact request for a run in `run_dir`."""
@@ -72,13 +68,17 @@ def trainable(experiment: Experiment) -> Callable[[Job], bool]:
     """Tells which jobs of an experiment the training side of this version can run."""
 
     def accept(job: Job) -> bool:
-        try:
-            refuse_unsupported(dataclasses.replace(experiment, techniques=job.techniques), job.layout)
-        except PlanRefused:
-            return False
-        return True
+        return _why_untrainable(dataclasses.replace(experiment, techniques=job.techniques), job.layout) is None
 
     return accept
+
+
+def _why_untrainable(experiment: Experiment, layout: Layout) -> str | None:
+    try:
+        refuse_unsupported(experiment, layout)
+    except PlanRefused as error:
+        return str(error)
+    return None
 
 
 def write_run(request: Request, run: RunDir) -> Submission:
@@ -87,7 +87,7 @@ def write_run(request: Request, run: RunDir) -> Submission:
     write_yaml(run.config_file, request.experiment)
     write_json(run.plan_file, request.plan)
     write_text(run.plan_text_file, request.text(run.path))
-    write_json(run.provenance_file, collect_provenance(Path.cwd()))
+    write_provenance(run, collect_provenance(Path.cwd()))
     write_text(run.attempt(submission.attempt).job_script, job_script(submission), mode=0o600)
     write_json(run.submission_file, submission)
     return submission

@@ -16,7 +16,7 @@ COMPARED = ("CUDA_DEVICE_ORDER", "NCCL_IB_HCA", "NVSHMEM_HCA_LIST", "OMP_NUM_THR
 """Variables of a binding that libraries act on: a worker reports what became of them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class EnvVar:
     """One variable to set, and why."""
 
