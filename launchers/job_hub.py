@@ -97,7 +97,7 @@ class JobHub:
             if not await self._take_one(deadline - time.monotonic()):
                 return Stop(cause=StopCause.not_complete, reason=self._missing(timeout_s))
             if self._signalled:
-                return await self._stop_for_signal(self._signalled)
+                return await self._stop_for_signal()
         return None
 
     async def _watch(self) -> Stop | None:
@@ -124,16 +124,16 @@ class JobHub:
 
     async def _reason_to_stop(self) -> Stop | None:
         failed = first_failure(list(self._exits.values()))
-        if failed and failed.signal == signal.SIGTERM and await self._was_signalled():
-            failed = None  # Slurm's signal reached the worker before its supervisor could stop it
+        # A signal from outside reaches workers too, and those of one node before another's: what then dies of its
+        # peers' end is no cause. Only a supervisor's own end makes srun signal the rest.
+        if failed and not _vanished(failed) and (self._cancel_asked() or await self._was_signalled()):
+            return self._stop_from_outside()
         if failed:
-            cause = StopCause.rank_lost if failed.exit_code is failed.signal is None else StopCause.rank_failed
+            cause = StopCause.rank_lost if _vanished(failed) else StopCause.rank_failed
             return Stop(cause=cause, reason=describe(failed))
         if self._lost:
             return Stop(cause=StopCause.node_lost, reason=self._lost)
-        if self._signalled:
-            return await self._stop_for_signal(self._signalled)
-        return None
+        return await self._stop_for_signal() if self._signalled else None
 
     async def _was_signalled(self) -> bool:
         """Whether a supervisor was told to end too, or is in a moment."""
@@ -142,15 +142,18 @@ class JobHub:
             pass
         return self._signalled is not None
 
-    async def _stop_for_signal(self, signalled: Signalled) -> Stop:
+    async def _stop_for_signal(self) -> Stop:
         deadline = time.monotonic() + SIGNAL_SETTLE_S
         while await self._take_one(deadline - time.monotonic()):
-            failed = first_failure([seen for seen in self._exits.values() if seen.signal != signal.SIGTERM])
-            if failed:  # the signal was the scheduler's answer to it
-                return Stop(cause=StopCause.rank_failed, reason=describe(failed))
-        name = signal.Signals(signalled.signal).name
+            lost = first_failure([seen for seen in self._exits.values() if _vanished(seen)])
+            if lost:  # the signal was srun's answer to it
+                return Stop(cause=StopCause.rank_lost, reason=describe(lost))
+        return self._stop_from_outside()
+
+    def _stop_from_outside(self) -> Stop:
         if self._cancel_asked():
             return Stop(cause=StopCause.cancelled, reason="cancelled through himori")
+        name = signal.Signals(self._signalled.signal).name if self._signalled else "a signal"
         if time.time() >= self._time_limit_at - LIMIT_SLACK_S:
             return Stop(cause=StopCause.timeout, reason=f"the time limit was reached ({name})")
         return Stop(cause=StopCause.cancelled, reason=f"ended from outside by {name} (scancel or preemption)")
@@ -201,6 +204,11 @@ class JobHub:
         missing = _listed(sorted(set(range(self._task.ranks)) - present))
         nodes = ", ".join(f"{ready.node}: {_listed(ready.ranks)}" for ready, _ in self._nodes.values()) or "none"
         return f"ranks {missing} did not report within {timeout_s:g} s (there: {nodes}); see `himori logs`"
+
+
+def _vanished(seen: RankExit) -> bool:
+    """Whether the supervisor is gone too, so that nobody saw how the worker ended."""
+    return seen.exit_code is None and seen.signal is None
 
 
 def _listed(ranks: list[int] | tuple[int, ...]) -> str:
