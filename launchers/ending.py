@@ -31,6 +31,17 @@ _SLURM_STATES = {
     "BOOT_FAIL": RunState.failed,
 }
 
+_LOST_A_PEER = (
+    "remote worker crashing",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited or there was a network error",
+    "Connection was likely closed",
+    "failed to recv, got 0 bytes",
+)
+"""What gloo, NCCL and torch's store say to ranks that wait for one that is gone."""
+
 
 def decide(exits: Sequence[RankExit], stop: Stop | None, *, ranks: int, now: float) -> End:
     """The end of an attempt that its own supervisors saw.
@@ -73,8 +84,18 @@ def decide_afterwards(
 
 
 def first_failure(exits: Sequence[RankExit]) -> RankExit | None:
-    """The first exit that was a failure of its own and no consequence of being told to stop."""
-    return next((seen for seen in exits if seen.exit_code != 0 and not seen.stopped), None)
+    """The first exit that was a failure of its own and no consequence of being told to stop.
+
+    A rank that died of its peers' end may be reported before the peer it lost: one with a cause of its own goes first.
+    """
+    failed = [seen for seen in exits if seen.exit_code != 0 and not seen.stopped]
+    return next((seen for seen in failed if not lost_a_peer(seen)), failed[0] if failed else None)
+
+
+def lost_a_peer(seen: RankExit) -> bool:
+    """Whether the last thing a worker said is that another rank is gone."""
+    last = _last_line(seen)
+    return seen.signal is None and any(word in last for word in _LOST_A_PEER)
 
 
 def describe(seen: RankExit) -> str:
@@ -85,8 +106,12 @@ def describe(seen: RankExit) -> str:
         how = f"exited with code {seen.exit_code}"
     else:
         how = "vanished with its supervisor"
-    last = next((line.strip() for line in reversed(seen.tail) if line.strip()), "")
+    last = _last_line(seen)
     return f"rank {seen.rank} on {seen.node} {how}" + (f": {last}" if last else "")
+
+
+def _last_line(seen: RankExit) -> str:
+    return next((line.strip() for line in reversed(seen.tail) if line.strip()), "")
 
 
 def shell_code(seen: RankExit) -> int:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from launchers.ending import decide, describe, first_failure
+from launchers.ending import decide, describe, first_failure, lost_a_peer
 from launchers.messages import (
     Bye,
     Drained,
@@ -27,6 +27,8 @@ from pipeline.types import End, RankExit
 HANDSHAKE_S = 10.0
 ROLL_CALL_SLACK_S = 2.0
 """How much longer than the leaders of nodes, which report at the end of the same time whom they miss."""
+CAUSE_SETTLE_S = 3.0
+"""How long after a rank that lost a peer that peer's own end may be reported: it may be on another node."""
 SIGNAL_SETTLE_S = 0.5
 """After a signal from outside, how long a rank's own failure may still be on its way."""
 LIMIT_SLACK_S = 10.0
@@ -123,17 +125,27 @@ class JobHub:
                 return
 
     async def _reason_to_stop(self) -> Stop | None:
-        failed = first_failure(list(self._exits.values()))
+        failed = await self._failure()
         # A signal from outside reaches workers too, and those of one node before another's: what then dies of its
         # peers' end is no cause. Only a supervisor's own end makes srun signal the rest.
         if failed and not _vanished(failed) and (self._cancel_asked() or await self._was_signalled()):
             return self._stop_from_outside()
-        if failed:
+        if failed and not (self._lost and lost_a_peer(failed)):
             cause = StopCause.rank_lost if _vanished(failed) else StopCause.rank_failed
             return Stop(cause=cause, reason=describe(failed))
         if self._lost:
             return Stop(cause=StopCause.node_lost, reason=self._lost)
         return await self._stop_for_signal() if self._signalled else None
+
+    async def _failure(self) -> RankExit | None:
+        """The rank that failed; where one only lost a peer, the peer that is heard of a moment later."""
+        deadline = time.monotonic() + CAUSE_SETTLE_S
+        failed = first_failure(list(self._exits.values()))
+        while failed and lost_a_peer(failed) and self._signalled is None and self._lost is None:
+            if not await self._take_one(deadline - time.monotonic()):
+                break
+            failed = first_failure(list(self._exits.values()))
+        return failed
 
     async def _was_signalled(self) -> bool:
         """Whether a supervisor was told to end too, or is in a moment."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launchers.ending import decide, decide_afterwards, describe, shell_code
+from launchers.ending import decide, decide_afterwards, describe, first_failure, shell_code
 from launchers.messages import Stop, StopCause
 from pipeline.types import RankExit, RunState
 
@@ -54,6 +54,23 @@ def test_the_first_failure_of_its_own_is_the_cause() -> None:
     stop = Stop(cause=StopCause.rank_failed, reason=describe(FAILED))
     end = decide([STOPPED, FAILED, KILLED], stop, ranks=4, now=1.0)
     assert (end.state, end.first) == (RunState.failed, FAILED)
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    [
+        "RuntimeError: [pair.cc:553]... typically caused by a remote worker crashing. Check the logs",
+        "RuntimeError: [pair.cc:547] Connection closed by peer [127.0.0.1]:4242",
+        "torch.distributed.DistBackendError: failed to recv, got 0 bytes",
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exited or there was a"
+        " network error",
+    ],
+)
+def test_a_rank_that_lost_a_peer_is_not_the_cause_when_the_peer_is_known(last_words: str) -> None:
+    bereaved = seen(1, code=1, tail=f"Traceback\n{last_words}\n")
+    assert first_failure([bereaved]) is bereaved
+    assert first_failure([bereaved, STOPPED, KILLED]) is KILLED
+    assert first_failure([bereaved, VANISHED]) is VANISHED
 
 
 @pytest.mark.parametrize(

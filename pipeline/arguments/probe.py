@@ -1,0 +1,29 @@
+"""The verb that looks at nodes: probe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipeline.arguments.verbs import Verbs, add_verb
+
+
+def add(verbs: Verbs) -> None:
+    probe = add_verb(
+        verbs, "probe", ("pipeline.commands.probe", "probe"), "show this node and where ranks would be put"
+    )
+    probe.add_argument(
+        "--ranks", type=int, metavar="N", help="ranks on the node (default: one a GPU, else one a NUMA node)"
+    )
+    probe.add_argument(
+        "--policy", default="strict", choices=("strict", "spread", "equalize", "none"), help="how cores are given out"
+    )
+    probe.add_argument(
+        "--read",
+        type=Path,
+        metavar="FILE",
+        help="a recording, nvidia-smi topo -m, hwloc or NCCL XML instead of this node",
+    )
+    probe.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="also save a recording, without names or addresses"
+    )
+    probe.add_argument("--json", action="store_true", help="for machines")

@@ -1,0 +1,36 @@
+"""Verbs that take a request: plan, submit, run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pipeline.arguments.verbs import Verbs, add_verb
+from pipeline.conf_groups import groups, options
+
+OVERRIDES = """overrides are key=value in Hydra's grammar, for example
+  himori plan experiment=demo layout.tp=1 optimizer.lr=1e-3
+  himori submit cluster=slurm experiment=demo cluster.partition=gpu +cluster.sbatch.constraint=h100"""
+
+
+def add(verbs: Verbs) -> None:
+    for name, text in (
+        ("plan", "show what would run: layout, resources, job script; changes nothing"),
+        ("submit", "hand a run to its cluster and return at once"),
+        ("run", "submit, follow and wait; on this machine unless told otherwise"),
+    ):
+        verb = add_verb(verbs, name, ("pipeline.commands.submit", name), text, formatter=_GroupsHelp, epilog=OVERRIDES)
+        verb.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="config group options and values")
+        verb.add_argument("--conf-dir", type=Path, help="a further folder of config groups, searched first")
+        if name == "plan":
+            verb.add_argument("--search", action="store_true", help="try layouts for it and show the best few")
+        if name != "run":
+            verb.add_argument("--json", action="store_true", help="for machines")
+
+
+class _GroupsHelp(argparse.RawDescriptionHelpFormatter):
+    """Appends the config groups, looked up only when help is shown."""
+
+    def format_help(self) -> str:
+        listed = "\n".join(f"  {group:<12} {', '.join(options(group))}" for group in groups())
+        return f"{super().format_help()}\nconfig groups, chosen with group=option\n{listed}\n"

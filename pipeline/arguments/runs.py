@@ -1,0 +1,26 @@
+"""Verbs that take runs: status, logs, wait, cancel."""
+
+from __future__ import annotations
+
+from pipeline.arguments.verbs import Verbs, add_run_root, add_runs, add_verb
+
+
+def add(verbs: Verbs) -> None:
+    module = "pipeline.commands.runs"
+    status = add_verb(
+        verbs, "status", (module, "status"), "what became of runs; without RUN the newest of the run root"
+    )
+    add_runs(status, "*")
+    status.add_argument("--json", action="store_true", help="for machines")
+    logs = add_verb(verbs, "logs", (module, "logs"), "what the ranks of a run printed")
+    logs.add_argument("run", metavar="RUN", help="run id, a unique part of it, its directory, or `last`")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run is over")
+    logs.add_argument("--rank", type=int, help="only this rank")
+    logs.add_argument("--node", help="only this node")
+    wait = add_verb(verbs, "wait", (module, "wait"), "wait until runs are over; exits 0, 5 (failed) or 6 (cancelled)")
+    add_runs(wait, "+")
+    wait.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds")
+    cancel = add_verb(verbs, "cancel", (module, "cancel"), "end runs, queued or running")
+    add_runs(cancel, "+")
+    for verb in (status, logs, wait, cancel):
+        add_run_root(verb)

@@ -1,0 +1,34 @@
+"""The whole request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pipeline.types.cluster import Cluster
+from pipeline.types.hardware import HardwareProfile
+from pipeline.types.model import ModelSpec
+from pipeline.types.recipe import DataSpec, LayoutRequest, OptimizerSpec, Precision, Recipe, Techniques, Tracking
+
+
+@dataclass(kw_only=True, slots=True)
+class Experiment:
+    """The whole request: one option of each config group, and the keys that belong to none."""
+
+    name: str
+    hardware: HardwareProfile
+    cluster: Cluster
+    model: ModelSpec
+    precision: Precision
+    optimizer: OptimizerSpec
+    recipe: Recipe
+    data: DataSpec
+    tracking: Tracking
+    layout: LayoutRequest = field(default_factory=LayoutRequest)
+    techniques: Techniques = field(default_factory=Techniques)
+    nodes: int | None = None
+    """Nodes; None: as many as `ranks` needs, else 1."""
+    ranks: int | None = None
+    """Ranks of the whole run; None: all that `nodes` hold."""
+    seed: int = 1234
+    run_root: str = "runs"
+    """Folder of run directories; on a cluster every node has to see it."""

@@ -1,0 +1,101 @@
+"""What becomes of a plan: submission, handle, end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pipeline.types.cluster import LauncherKind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Submission:
+    """The exact thing that will run: what `plan` prints and `submit` executes."""
+
+    launcher: LauncherKind
+    job_name: str
+    comment: str
+    """Ties a job in the queue to its run: `himori:<run-id>`."""
+    run_dir: str
+    attempt: int
+    nodes: int
+    ranks_per_node: int
+    python: str
+    time_limit_min: int
+    setup: tuple[str, ...]
+    sbatch: tuple[tuple[str, str], ...]
+    """sbatch options by long name, sorted; an empty value is a bare flag."""
+    srun: tuple[str, ...]
+    """Further arguments of srun."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handle:
+    """A submitted attempt, by the name its launcher knows it by."""
+
+    run_id: str
+    attempt: int
+    launcher: LauncherKind
+    job_id: str
+    """Slurm job id, or the session id of a local run."""
+    submitted_at: float
+    """Seconds since the epoch."""
+    boot_id: str = ""
+    """Local runs: the boot in which `job_id` means this run."""
+    start_ticks: int = 0
+    """Local runs: start time of the session's first process in clock ticks since boot."""
+
+
+class RunState(Enum):
+    """What a person would call the state of a run."""
+
+    prepared = "PREPARED"
+    """Files are written, nothing was submitted."""
+    held = "HELD"
+    """In the queue, but the submission was not completed."""
+    queued = "QUEUED"
+    running = "RUNNING"
+    finished = "FINISHED"
+    failed = "FAILED"
+    cancelled = "CANCELLED"
+    timeout = "TIMEOUT"
+    unknown = "UNKNOWN"
+    """Gone without a word from it or from the scheduler."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to the run by itself."""
+        return self in _FINAL
+
+
+_FINAL = frozenset({RunState.finished, RunState.failed, RunState.cancelled, RunState.timeout, RunState.unknown})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankExit:
+    """How one rank's worker ended."""
+
+    rank: int
+    node: str
+    exit_code: int | None
+    """None when a signal ended it or when nobody saw the end."""
+    signal: int | None
+    stopped: bool
+    """True when its supervisor had told it to stop."""
+    tail: tuple[str, ...]
+    """The last lines it printed."""
+    time: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """How an attempt ended and why."""
+
+    state: RunState
+    message: str
+    """One line for people: which rank, what, where."""
+    first: RankExit | None
+    """The exit that brought the attempt down; None when none did."""
+    time: float
+    slurm_state: str = ""
+    """The scheduler's own word for it, where it was asked."""
