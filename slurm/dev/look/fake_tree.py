@@ -63,7 +63,10 @@ def _write_cpus(root: Path, snapshot: NodeSnapshot) -> None:
     for number, core in enumerate(snapshot.cores):
         for cpu in core:
             folder = f"{CPU}/cpu{cpu}"
-            files = {f"{folder}/topology/core_id": number, **_siblings(f"{folder}/topology", "thread", "core_cpus", core)}
+            files = {
+                f"{folder}/topology/core_id": number,
+                **_siblings(f"{folder}/topology", "thread", "core_cpus", core),
+            }
             if cpu in packages:
                 package, cpus = packages[cpu]
                 files[f"{folder}/topology/physical_package_id"] = package
