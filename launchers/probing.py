@@ -59,7 +59,7 @@ def probe_nodes(
     printed, complaints, code = _run(command, environ, say)
     documents = dict(_documents(printed))
     if not documents:
-        raise ClusterError(f"srun: {_reason(complaints) or f'exit code {code}, and no node answered'}")
+        raise ClusterError(f"no node was probed: {_reason(complaints) or f'srun ended with exit code {code}'}")
     missing = request.count - len(documents)
     failure = (_reason(complaints) or f"exit code {code}") if code or missing else None
     return Answers(documents=dict(sorted(documents.items(), key=_in_order)), failure=failure)
@@ -121,8 +121,9 @@ def _script(setup: Sequence[str]) -> str:
 
 def _run(command: Sequence[str], environ: Mapping[str, str], say: Say) -> tuple[str, list[str], int]:
     """What srun printed, what it complained of, and its exit code; Ctrl-C reaches srun too, which ends the job."""
+    complaints: list[str] = []
     try:
-        srun = subprocess.Popen(
+        with subprocess.Popen(
             command,
             env=_outside_of_jobs(environ),
             stdin=subprocess.DEVNULL,
@@ -130,16 +131,15 @@ def _run(command: Sequence[str], environ: Mapping[str, str], say: Say) -> tuple[
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-        )
+        ) as srun:
+            listener = threading.Thread(target=_listen, args=(srun.stderr, complaints, say))
+            listener.start()
+            assert srun.stdout is not None
+            printed = srun.stdout.read()
+            listener.join()
     except FileNotFoundError as error:
         raise ClusterError("srun is not on PATH; load Slurm's commands") from error
-    complaints: list[str] = []
-    listener = threading.Thread(target=_listen, args=(srun.stderr, complaints, say))
-    listener.start()
-    assert srun.stdout is not None
-    printed = srun.stdout.read()
-    listener.join()
-    return printed, complaints, srun.wait()
+    return printed, complaints, srun.returncode
 
 
 def _listen(stream: Iterable[str], complaints: list[str], say: Say) -> None:
@@ -158,10 +158,12 @@ def _outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _reason(complaints: Sequence[str]) -> str:
-    """The line that says most: what a node's himori said, else Slurm's first error."""
-    lines = [re.sub(r"^(\d+: )?(srun: )?(error: )?", "", line) for line in complaints]
-    said = [line for line in lines if line.startswith("himori: ")]
-    return next(iter(said or lines), "")
+    """The line that says most: what a node's himori said, what Slurm refused, what else a node printed."""
+    from_himori = [line for line in complaints if "himori: " in line]
+    from_slurm = [line for line in complaints if "error: " in line and "Exited with exit code" not in line]
+    from_nodes = [line for line in complaints if re.match(r"\d+: ", line)]
+    line = next(iter(from_himori or from_slurm or from_nodes or complaints[-1:]), "")
+    return re.sub(r"^(\d+: )?(srun: )?(error: )?(himori: )?", "", line)
 
 
 # --------------------------------------------------------------------------- answers
@@ -215,6 +217,6 @@ def _states(environ: Mapping[str, str]) -> dict[str, str]:
     except subprocess.TimeoutExpired as error:
         raise ClusterError(f"{shlex.join(command[:1])} did not answer within {COMMAND_TIMEOUT_S:g} s") from error
     if done.returncode:
-        raise ClusterError(f"sinfo failed: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
+        raise ClusterError(f"sinfo failed: {_reason((done.stderr or done.stdout).splitlines()) or done.returncode}")
     rows = (line.split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2)
     return {name: state if why == "none" else f"{state} ({why})" for name, state, why in rows}

@@ -63,7 +63,7 @@ def _request(loaded: Loaded, overrides: Sequence[str]) -> NodeRequest:
     lists = [one.removeprefix(_NODELIST) for one in overrides if one.startswith(_NODELIST)]
     if len(lists) > 1 or (lists and experiment.nodes is not None):
         raise ConfigError("nodelist: give it once, and not together with nodes=")
-    count = len(set(expand(lists[0]))) if lists else experiment.nodes or 1
+    count = len(set(expand(lists[0]))) if lists else 1 if experiment.nodes is None else experiment.nodes
     if count < 1:
         raise ConfigError(f"nodes: got {count}, must be at least 1")
     return NodeRequest(nodelist=lists[0] if lists else None, count=count, gpus=experiment.hardware.gpus_per_node)
