@@ -176,6 +176,8 @@ class Tracking:
     """MLflow experiment; None: the experiment's name."""
     finish_timeout_s: float = 60.0
     """How long the job waits at its end for the last points to be uploaded; `himori sync` does the rest."""
+    telemetry_every_s: float = 5.0
+    """Time between two samples of each node's hardware; 0: none are taken."""
 
 
 @dataclass(kw_only=True, slots=True)
