@@ -31,14 +31,21 @@ def softmax_statistics(
 
 
 def softmax_gradient_(
-    logits: torch.Tensor, labels: torch.Tensor, first_column: int, log_sum: torch.Tensor, weights: torch.Tensor
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    first_column: int,
+    log_sum: torch.Tensor,
+    weights: torch.Tensor,
+    z_loss: float = 0.0,
 ) -> torch.Tensor:
-    """Replaces logits by weights * (softmax - one-hot of the label); `log_sum` and `weights` are [rows] in fp32.
+    """Replaces logits by weights * (softmax * (1 + 2 * z_loss * log_sum) - one-hot of the label).
 
-    `log_sum` is the logarithm of the sum of exp over the whole vocabulary.
+    `log_sum`, the logarithm of the sum of exp over the whole vocabulary, and `weights` are [rows] in fp32.
     """
     rows, columns = logits.shape
-    _gradient[(rows,)](logits, labels, log_sum, weights, columns, first_column, BLOCK=_BLOCK_COLUMNS, num_warps=_WARPS)
+    _gradient[(rows,)](
+        logits, labels, log_sum, weights, z_loss, columns, first_column, BLOCK=_BLOCK_COLUMNS, num_warps=_WARPS
+    )
     return logits
 
 
@@ -63,15 +70,16 @@ def _statistics(logits, labels, maximum, total, chosen, columns, first_column, B
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _gradient(logits, labels, log_sum, weights, columns, first_column, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _gradient(logits, labels, log_sum, weights, z_loss, columns, first_column, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * columns
     offsets = tl.arange(0, BLOCK)
     shift = tl.load(log_sum + row)
     weight = tl.load(weights + row)
+    factor = 1.0 + 2.0 * z_loss * shift
     column = tl.load(labels + row) - first_column
     for first in range(0, columns, BLOCK):
         inside = first + offsets < columns
         values = tl.load(start + first + offsets, mask=inside, other=float("-inf")).to(tl.float32)
-        chance = tl.exp(values - shift) - tl.where(first + offsets == column, 1.0, 0.0)
+        chance = tl.exp(values - shift) * factor - tl.where(first + offsets == column, 1.0, 0.0)
         tl.store(start + first + offsets, (chance * weight).to(logits.dtype.element_ty), mask=inside)
