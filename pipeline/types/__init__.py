@@ -37,6 +37,7 @@ from pipeline.types.recipe import (
     Tracking,
 )
 from pipeline.types.run import End, Handle, RankExit, RunState, Submission
+from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
 
 __all__ = [
     "Activation",
@@ -49,6 +50,7 @@ __all__ = [
     "DType",
     "DataSpec",
     "Decay",
+    "DroppedPoint",
     "End",
     "Evidence",
     "Experiment",
@@ -70,17 +72,20 @@ __all__ = [
     "Normalization",
     "OptimizerSpec",
     "Plan",
+    "Point",
     "Precision",
     "RankExit",
     "Reason",
     "Recipe",
     "Recompute",
     "RecomputeMethod",
+    "Root",
     "RunState",
     "Sharding",
     "StageMemory",
     "StepTime",
     "Submission",
+    "SweepSpec",
     "Techniques",
     "ThroughputEstimate",
     "Tracking",
