@@ -26,7 +26,6 @@ from pipeline.conf_groups import groups, options, shipped_conf_dir
 from pipeline.errors import ConfigError
 from pipeline.types import Experiment, Root
 
-
 SWEEP_KEYS = frozenset({"sweep", "sweeper"})
 """Keys of the root that say which points a sweep has; a single run has no use for them."""
 
@@ -99,7 +98,8 @@ def check_override(override: Override, folders: Sequence[Path], chosen: Mapping[
     key = key_of(override)
     if override.is_sweep_override():
         raise ConfigError(
-            f"{key}: {override.input_line!r} names several values, a sweep; give -m for all of them, give one, or quote it as '{key}=\"…\"'"
+            f"{key}: {override.input_line!r} names several values, a sweep; give -m for all of them, give one, "
+            f"or quote it as '{key}=\"…\"'"
         )
     if key.startswith("hydra.") or key == "hydra":
         return

@@ -208,6 +208,7 @@ class _Composer:
         self._bases: dict[tuple[str, ...], DictConfig] = {}
         self._overrides: dict[str, Override] = {}
         self._swept = {key_of(override) for override in ordered if override.is_sweep_override()}
+        self._chosen = chosen_options([item for item in ordered if not item.is_sweep_override()], folders)
 
     def experiment(self, choices: Mapping[str, str]) -> Experiment:
         """The experiment of a point; raises ConfigError."""
@@ -236,9 +237,9 @@ class _Composer:
         """An override of one value, checked the first time it is seen."""
         if text not in self._overrides:
             (parsed,) = parse([text])
-            fixed = [item for item in self._ordered if not item.is_sweep_override()]
-            check_override(parsed, self._folders, chosen_options(fixed, self._folders))
-            (self._overrides[text],) = parse([with_prefix(parsed)])
+            check_override(parsed, self._folders, self._chosen)
+            prefixed = with_prefix(parsed)
+            self._overrides[text] = parsed if prefixed == text else parse([prefixed])[0]
         return self._overrides[text]
 
     def _base(self, of_groups: Sequence[Override]) -> DictConfig:

@@ -3,7 +3,7 @@
 Config-born types are read from YAML and so are mutable; derived types are frozen. Units stand in field names.
 """
 
-from pipeline.types.cluster import Cluster, CpuPolicy, GpuDialect, LauncherKind
+from pipeline.types.cluster import Cluster, Container, ContainerRuntime, CpuPolicy, GpuDialect, LauncherKind
 from pipeline.types.experiment import Experiment
 from pipeline.types.hardware import Confidence, Evidence, GpuSpec, HardwareProfile, NodeSpec
 from pipeline.types.model import Activation, MlaSpec, ModelSpec, MoeSpec, Normalization
@@ -43,6 +43,8 @@ __all__ = [
     "Activation",
     "Cluster",
     "Confidence",
+    "Container",
+    "ContainerRuntime",
     "Cost",
     "CpComm",
     "CpuPolicy",
