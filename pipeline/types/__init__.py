@@ -3,7 +3,7 @@
 Config-born types are read from YAML and so are mutable; derived types are frozen. Units stand in field names.
 """
 
-from pipeline.types.cluster import Cluster, CpuPolicy, GpuDialect, LauncherKind
+from pipeline.types.cluster import Cluster, Container, ContainerRuntime, CpuPolicy, GpuDialect, LauncherKind
 from pipeline.types.experiment import Experiment
 from pipeline.types.hardware import Confidence, Evidence, GpuSpec, HardwareProfile, NodeSpec
 from pipeline.types.model import (
@@ -52,6 +52,7 @@ from pipeline.types.recipe import (
     Tracking,
 )
 from pipeline.types.run import End, Handle, RankExit, RunState, Submission
+from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
 
 __all__ = [
     "Activation",
@@ -59,6 +60,8 @@ __all__ = [
     "Balance",
     "Cluster",
     "Confidence",
+    "Container",
+    "ContainerRuntime",
     "Cost",
     "CpComm",
     "CpuPolicy",
@@ -68,6 +71,7 @@ __all__ = [
     "Decay",
     "DecayShape",
     "Dispatcher",
+    "DroppedPoint",
     "End",
     "Evidence",
     "Experiment",
@@ -91,12 +95,14 @@ __all__ = [
     "Normalization",
     "OptimizerSpec",
     "Plan",
+    "Point",
     "Precision",
     "RankExit",
     "Reason",
     "Recipe",
     "Recompute",
     "RecomputeMethod",
+    "Root",
     "RopeScaling",
     "RopeScalingKind",
     "RouterScore",
@@ -105,6 +111,7 @@ __all__ = [
     "StageMemory",
     "StepTime",
     "Submission",
+    "SweepSpec",
     "Techniques",
     "ThroughputEstimate",
     "Tracking",
