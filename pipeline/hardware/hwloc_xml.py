@@ -174,7 +174,7 @@ def _gpu(device: _Device) -> Gpu:
     return Gpu(
         bdf=device.bdf,
         uuid=device.info("NVIDIAUUID"),
-        name=device.info("PCIDevice"),
+        name=device.info("GPUModel") or device.info("PCIDevice"),
         numa_node=_numa_node(device),
         local_cpus=device.local_cpus,
         pci_path=device.path,

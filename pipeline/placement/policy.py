@@ -19,7 +19,7 @@ class BindingPolicy:
     node_is_shared: bool = False
     """Other jobs may run beside this one: cores and NICs of GPUs that are not this job's are left to them."""
     excluded_nics: tuple[str, ...] = ()
-    """NICs that carry no training traffic, by name."""
+    """NICs that carry no training traffic, by name or bus id."""
 
 
 @dataclass(frozen=True, order=True, kw_only=True, slots=True)
