@@ -22,6 +22,11 @@ def add(verbs: Verbs) -> None:
         verb = add_verb(verbs, name, ("pipeline.commands.submit", name), text, formatter=_GroupsHelp, epilog=OVERRIDES)
         verb.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="config group options and values")
         verb.add_argument("--conf-dir", type=Path, help="a further folder of config groups, searched first")
+        verb.add_argument(
+            "--strict-profile",
+            action="store_true",
+            help="a node that is not what the hardware profile expects ends the run (cluster.strict_profile=true)",
+        )
         if name == "plan":
             verb.add_argument("--search", action="store_true", help="try layouts for it and show the best few")
         if name != "run":

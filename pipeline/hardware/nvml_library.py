@@ -11,7 +11,6 @@ from pipeline.hardware.nvml import NvmlReading
 from pipeline.hardware.topology import Gpu, MigInstance, device_order, normalize_bdf
 
 
-
 def read() -> NvmlReading | None:
     """Every GPU that NVML shows; None without a driver, or where it fails."""
     try:

@@ -179,7 +179,7 @@ class NodeSnapshot:
     driver: str | None = None
     """Version of the GPU driver; None: none, or not known."""
     untold: tuple[str, ...] = ()
-    """What the source can't tell, where that looks like none: `gpus`, `nics`."""
+    """What the source can't tell though it may look as if it did: `gpus`, `nics`, `cpus` (all of them, and cores)."""
 
     def __post_init__(self) -> None:
         """Refuses what no machine can be."""

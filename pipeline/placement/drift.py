@@ -96,12 +96,12 @@ def _of_nics(profile: HardwareProfile, snapshot: NodeSnapshot) -> Iterator[Compa
 
 
 def _of_host(profile: HardwareProfile, snapshot: NodeSnapshot) -> Iterator[Comparison]:
-    node = profile.node_spec
-    yield _one_of("NUMA nodes with CPUs", node.numa_nodes, len(snapshot.cpu_nodes()) or None)
-    yield _one_of("cores", _some(node.cores_per_node), len(snapshot.cores))
-    yield _one_of("CPUs", _some(profile.cpus_per_node), len(snapshot.online))
+    node, known = profile.node_spec, "cpus" not in snapshot.untold
+    yield _one_of("NUMA nodes with CPUs", node.numa_nodes, (len(snapshot.cpu_nodes()) or None) if known else None)
+    yield _one_of("cores", _some(node.cores_per_node), len(snapshot.cores) if known else None)
+    yield _one_of("CPUs", _some(profile.cpus_per_node), len(snapshot.online) if known else None)
     yield _numbers(
-        "host memory", node.host_memory_gib, [_host_memory_gib(snapshot)], unit="GiB", tolerance=_HOST_MEMORY_TOLERANCE
+        "host memory", node.host_memory_gib, [host_memory_gib(snapshot)], unit="GiB", tolerance=_HOST_MEMORY_TOLERANCE
     )
 
 
@@ -109,8 +109,8 @@ def _some(number: int | None) -> list[int]:
     return [] if number is None else [number]
 
 
-def _host_memory_gib(snapshot: NodeSnapshot) -> float | None:
-    """Of the nodes with CPUs: others are GPU memory."""
+def host_memory_gib(snapshot: NodeSnapshot) -> float | None:
+    """Memory of the NUMA nodes with CPUs, GiB (others are GPU memory); None where one doesn't say."""
     sizes = [node.memory_total_bytes for node in snapshot.cpu_nodes()]
     return sum(size for size in sizes if size is not None) / _GIB if sizes and None not in sizes else None
 
@@ -126,9 +126,7 @@ def _texts(what: str, expected: str | None, found: Iterable[str | None]) -> Comp
     seen = sorted({text for text in found if text is not None})
     is_same = {text.casefold() for text in seen} == {(expected or "").casefold()}
     agreement = _agreement(is_expected=expected is not None, is_found=bool(seen), is_same=is_same)
-    return Comparison(
-        what=what, expected=expected or _UNKNOWN, found=", ".join(seen) or _UNKNOWN, agreement=agreement
-    )
+    return Comparison(what=what, expected=expected or _UNKNOWN, found=", ".join(seen) or _UNKNOWN, agreement=agreement)
 
 
 def _numbers(

@@ -49,8 +49,7 @@ _Rule = Callable[[_Context, Sequence[Nic]], Mapping[str, str]]
 
 
 def classify_nics(snapshot: NodeSnapshot, *, excluded: Collection[str] = ()) -> NicClasses:
-    """Sorts out which NICs are for training; `excluded` names some that are not, whatever they look
-    like, by RDMA name or bus id."""
+    """Sorts out which NICs are for training; `excluded` names some that are not, by RDMA name or bus id."""
     context = _Context(snapshot, excluded, _distances(snapshot))
     left = sorted(snapshot.nics, key=nic_order)
     dropped: list[ExcludedNic] = []
