@@ -137,9 +137,11 @@ def _yaml(made: NewProfile) -> str:
     if made.gpu_option is not None:
         document.pop("gpu_spec")
     document["node_spec"] = _without_prices(document["node_spec"])
+    for part in filter(None, (document["node_spec"], document.get("gpu_spec"))):
+        part["sources"] = {what: _without_empty_note(evidence) for what, evidence in part["sources"].items()}
     defaults = [f"gpu@gpu_spec: {made.gpu_option}"] if made.gpu_option else []
     head = "".join(f"  - {line}\n" for line in (*defaults, "_self_"))
-    body = yaml.dump(document, Dumper=_Indented, sort_keys=False, width=110, allow_unicode=True)
+    body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
     return f"defaults:\n{head}\n{body}"
 
 
@@ -147,14 +149,22 @@ def _without_prices(node: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in node.items() if not key.startswith("price_")}
 
 
-class _Indented(yaml.SafeDumper):
-    """Lists stand deeper than their key, evidence is written out each time: files that people go on editing."""
+def _without_empty_note(evidence: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in evidence.items() if key != "note" or value}
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
-        super().increase_indent(flow, False)
+
+class _Dumper(yaml.SafeDumper):
+    """Short lists on one line, evidence written out each time: files that people go on editing."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         return True
+
+
+def _list_on_one_line(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+
+
+_Dumper.add_representer(list, _list_on_one_line)
 
 
 def _next_step(output: Path, name: str) -> str:

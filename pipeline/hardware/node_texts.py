@@ -107,7 +107,7 @@ def _parsed(text: NodeText, parse: Callable[[str], T]) -> T:
 # --------------------------------------------------------------------------- telling texts apart
 
 _TABLES = {
-    Format.topo: re.compile(r"^[ \t]*(?:\x1b\[[0-9;]*m)*GPU0\b|\tGPU0", re.M),
+    Format.topo: re.compile(r"^[ \t]*(?:\x1b?\[[0-9;]*m)*GPU0\b", re.M),
     Format.lscpu: re.compile(r"^\s*(?:Architecture:|CPU\(s\):|NUMA node\d+ CPU\(s\):|Thread\(s\) per core:)", re.M),
     Format.numactl: re.compile(r"^\s*(?:available: \d+ nodes?\b|node \d+ (?:cpus|size|free):|node distances:)", re.M),
 }

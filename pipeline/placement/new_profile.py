@@ -85,7 +85,8 @@ def _description(snapshot: NodeSnapshot, gpu: Gpu | None) -> str:
     return f"{what}; written from a node by himori profile new"
 
 
-def _gpu_spec(gpu: Gpu, evidence: Evidence) -> GpuSpec:
+def _gpu_spec(gpu: Gpu, evidence: Evidence) -> GpuSpec | None:
+    """None where nothing of it is known."""
     spec = GpuSpec(
         name=gpu.name or "unknown",
         compute_capability=gpu.compute_capability,
@@ -94,7 +95,7 @@ def _gpu_spec(gpu: Gpu, evidence: Evidence) -> GpuSpec:
         pci_device_id=gpu.pci_device_id,
     )
     spec.sources = _evidence(spec, evidence)
-    return spec
+    return spec if spec.sources else None
 
 
 def _node_spec(snapshot: NodeSnapshot, evidence: Evidence, *, knows_cpus: bool) -> NodeSpec:
