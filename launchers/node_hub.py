@@ -96,6 +96,7 @@ class NodeHub:
                 node=self._task.node,
                 node_rank=self._task.node_rank,
                 ranks=tuple(sorted(self._members)),
+                refusal=self._placing.refusal,
             )
         )
         for seen in self._exits.values():

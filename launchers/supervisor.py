@@ -27,7 +27,7 @@ from launchers.ports import candidate_ports, job_token, listen, node_socket_path
 from launchers.task import Task, read_task
 from pipeline.containers import worker_python
 from pipeline.errors import ClusterError, HimoriError
-from pipeline.placement.policy import BindingPolicy
+from pipeline.placement.policy import binding_policy
 from pipeline.rundir import AttemptDir, RunDir, write_json
 from pipeline.types import End, Experiment, RunState
 
@@ -118,11 +118,13 @@ class Supervisor:
                 socket_path.parent.rmdir()
 
     def _placing(self, files: NodeFiles) -> NodePlacing:
-        cluster = self._experiment.cluster
+        experiment = self._experiment
         return NodePlacing(
             self._task.node,
             files=files,
-            policy=BindingPolicy(cpus=cluster.binding, node_is_shared=not cluster.exclusive),
+            policy=binding_policy(experiment.cluster, experiment.hardware),
+            profile=experiment.hardware,
+            is_strict=experiment.cluster.strict_profile,
             uses_gpus=self._run.read_plan().gpus_per_node > 0,
             environ=dict(os.environ),
         )

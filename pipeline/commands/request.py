@@ -58,7 +58,8 @@ class Request:
 
 def load_experiment(arguments: argparse.Namespace) -> Loaded:
     """The experiment that was typed, its paths absolute; raises UserError."""
-    loaded = load(arguments.overrides, conf_dir=arguments.conf_dir)
+    strict = ["cluster.strict_profile=true"] if arguments.strict_profile else []
+    loaded = load([*arguments.overrides, *strict], conf_dir=arguments.conf_dir)
     experiment = absolute(loaded.experiment, Path.cwd())
     resolve_store(experiment.tracking.uri, Path(experiment.run_root))  # a bad URI is found before anything is queued
     return dataclasses.replace(loaded, experiment=experiment)

@@ -71,6 +71,8 @@ def _binding_rows(events: Sequence[Event]) -> Iterator[Row]:
             words = ", ".join(map(str, flags)) if isinstance(flags, list) else ""
             wrong = f"; NOT AS PLANNED: ranks {', '.join(map(str, red))}" if isinstance(red, list) and red else ""
             yield "binding", f"{event.node}: {words}{wrong}"
+            drift = event.data.get("drift")
+            yield from (("profile", f"{event.node}: {one}") for one in (drift if isinstance(drift, list) else ()))
 
 
 def _mlflow_rows(run: RunDir) -> Iterator[Row]:

@@ -21,6 +21,8 @@ class NodeBinding:
     flags: frozenset[str]
     is_red: bool
     """Whether a rank is not where it was put."""
+    drift: tuple[str, ...] = ()
+    """Where it is not what the hardware profile expects."""
 
 
 @dataclass(slots=True)
@@ -55,9 +57,15 @@ class Facts:
 
 
 def _node_binding(data: Mapping[str, object]) -> NodeBinding:
-    flags = data.get("flags")
-    names = [flag for flag in flags if isinstance(flag, str)] if isinstance(flags, list) else []
-    return NodeBinding(flags=frozenset(names), is_red=bool(data.get("red")))
+    return NodeBinding(
+        flags=frozenset(_words(data.get("flags"))),
+        is_red=bool(data.get("red")),
+        drift=tuple(_words(data.get("drift"))),
+    )
+
+
+def _words(value: object) -> list[str]:
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
 
 
 @dataclass(frozen=True, slots=True)

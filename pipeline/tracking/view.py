@@ -94,6 +94,7 @@ class View:
             "himori.attempt": str(ending.attempt),
             "himori.nodes": hostlist.collect_hostlist(facts.nodes.get(ending.attempt, ())) or None,
             "himori.binding": _binding_tag(facts, ending.attempt),
+            "himori.drift": _drift_tag(facts, ending.attempt),
             "himori.hardware": self.experiment.hardware.name,
             "himori.model": self.experiment.model.name,
             "himori.precision": self.experiment.precision.name,
@@ -224,6 +225,15 @@ def _binding_tag(facts: Facts, attempt: int) -> str | None:
     if any(binding.is_red for binding in bindings):
         return "RED"
     return ",".join(sorted(frozenset().union(*(binding.flags for binding in bindings)))) or None
+
+
+def _drift_tag(facts: Facts, attempt: int) -> str | None:
+    """Where nodes are not what the hardware profile expects, each difference with the nodes it is about."""
+    nodes: dict[str, list[str]] = {}
+    for node, binding in sorted(facts.bindings.get(attempt, {}).items()):
+        for difference in binding.drift:
+            nodes.setdefault(difference, []).append(node)
+    return "; ".join(f"{what} ({hostlist.collect_hostlist(names)})" for what, names in nodes.items()) or None
 
 
 def _quality_tags(facts: Facts, curves: Curves) -> dict[str, str | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -182,7 +183,7 @@ def _blocks(hidden: torch.Tensor, weight: torch.Tensor, block_logits: int) -> It
     tokens, most = hidden.size(0), max(1, block_logits // weight.size(0))
     number = -(-tokens // most)
     edges = [tokens * index // number for index in range(number + 1)]
-    return (slice(first, last) for first, last in zip(edges, edges[1:], strict=False))
+    return (slice(first, last) for first, last in pairwise(edges))
 
 
 def _wide(values: torch.Tensor) -> torch.Tensor:

@@ -93,6 +93,11 @@ class Cluster:
     """Logical CPUs asked for each rank; None: the profile's CPUs divided by the ranks of a node, where known."""
     binding: CpuPolicy = CpuPolicy.strict
     """Where each rank's CPUs and memory come from: strict, spread, equalize, or none to leave both to the kernel."""
+    bind_memory_gib_per_rank: float | None = None
+    """Memory each rank needs, GiB: binds it hard to its NUMA node (the kernel kills rather than spills) where the node
+    has that much free for all its ranks; None: the node is preferred, and spills before it fails."""
+    strict_profile: bool = False
+    """Whether a node that differs from the hardware profile ends the run before it trains; else it is recorded."""
     sbatch: dict[str, str] = field(default_factory=dict)
     """Further sbatch options by long name, e.g. `constraint: h100`; an empty value is a bare flag."""
     array_parallelism: int | None = None
