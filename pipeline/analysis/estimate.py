@@ -178,9 +178,7 @@ def scaling_curve(points: Sequence[tuple[int, float]]) -> ScalingCurve | None:
     spread = sum((x - mean) ** 2 for x in xs)
     residual = sum((y - fit.slope * x - fit.intercept) ** 2 for x, y in zip(xs, ys, strict=True))
     noise = max(residual / (len(xs) - 2) if len(xs) > 2 else 0.0, PRIOR_SIGMA**2 if len(xs) < 6 else 0.0)
-    return ScalingCurve(
-        slope=fit.slope, slope_sigma=math.sqrt(noise / spread), sizes=tuple(sizes), runs=len(points)
-    )
+    return ScalingCurve(slope=fit.slope, slope_sigma=math.sqrt(noise / spread), sizes=tuple(sizes), runs=len(points))
 
 
 LEAST_EFFICIENCY = 0.90

@@ -71,6 +71,8 @@ class Target:
     """A loss that was reached."""
 
     loss: float
+    steps: float | None = None
+    """Optimizer steps until then."""
     tokens: float | None = None
     """Tokens consumed until then."""
     seconds: float | None = None

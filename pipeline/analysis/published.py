@@ -15,7 +15,7 @@ tokens_per_s_per_gpu          measured, steady
 step_s                        seconds of a step; gives the rate where that is not printed
 tflops_per_gpu                by the source's own count: shown, never compared
 peak_memory_gib
-target_loss, tokens_to_target, seconds_to_target
+target_loss, steps_to_target, tokens_to_target, seconds_to_target
 price_per_gpu_hour, price_currency, price_basis
 energy_j_per_token, energy_boundary
 notes
@@ -40,7 +40,7 @@ _WORDS = (
 _WHOLE = ("sequence_length", "global_batch", "schedule", "micro_batch", "gpus", "nodes")
 _NUMBERS = (
     "power_limit_watts", "tokens_per_s_per_gpu", "step_s", "tflops_per_gpu", "peak_memory_gib", "target_loss",
-    "tokens_to_target", "seconds_to_target", "price_per_gpu_hour", "energy_j_per_token",
+    "steps_to_target", "tokens_to_target", "seconds_to_target", "price_per_gpu_hour", "energy_j_per_token",
 )  # fmt: skip
 _OTHERS = ("name", "source", "seed", "price_currency", "price_basis", "energy_boundary", "notes")
 COLUMNS = frozenset((*_WORDS, *_WHOLE, *_NUMBERS, *_OTHERS))
@@ -58,7 +58,9 @@ def read_published(path: Path, gpu_of: GpuLookup, model_of: ModelLookup) -> list
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: can't be read ({error}); give a CSV file, its columns are in docs/comparing.md") from error
+        raise UserError(
+            f"{path}: can't be read ({error}); give a CSV file, its columns are in docs/comparing.md"
+        ) from error
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
     rows = csv.DictReader(line for _, line in numbered)
     _check_columns(path, rows.fieldnames or ())
@@ -161,5 +163,5 @@ def _targets(row: _Row) -> tuple[Target, ...]:
     loss = row.number("target_loss")
     if loss is None:
         return ()
-    tokens, seconds = row.number("tokens_to_target"), row.number("seconds_to_target")
-    return (Target(loss=loss, tokens=tokens, seconds=seconds),)
+    steps, seconds = row.number("steps_to_target"), row.number("seconds_to_target")
+    return (Target(loss=loss, steps=steps, tokens=row.number("tokens_to_target"), seconds=seconds),)

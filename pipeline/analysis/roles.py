@@ -38,16 +38,15 @@ class Estimand(Enum):
     flops = "flops"
     """Model FLOP/s/GPU, one canonical count for both."""
     time_to_loss = "time_to_loss"
-    """Training time to the target loss, A over B, so that above 1 B is faster."""
+    """GPU-seconds to the target loss at an equal recipe, A over B, so that above 1 B is faster."""
+    recipe_time_to_loss = "recipe_time_to_loss"
+    """The same for each arm's own recipe: hardware and recipe together, which can't be told apart."""
     cost = "cost"
     """Cost of a token."""
     energy = "energy"
     """Energy of a token."""
     feasibility = "feasibility"
     """What fits, in its own units."""
-
-
-RATIOS = tuple(one for one in Estimand if one is not Estimand.feasibility)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,9 +71,15 @@ class Variable:
             return Severity.disclose
         if estimand is Estimand.time_to_loss:
             return self.time_to_loss
+        if estimand is Estimand.recipe_time_to_loss:
+            return self.time_to_loss if self.key in _MEANING_OF_A_LOSS else Severity.disclose
         if estimand is Estimand.flops and self.key == "sequence_length":
             return Severity.disclose
         return self.throughput
+
+
+_MEANING_OF_A_LOSS = ("model", "model_shape", "task", "data", "sequence_length", "gpus")
+"""Variables without which two losses, or two times to one, are not of one kind."""
 
 
 def _block(
@@ -113,10 +118,16 @@ VARIABLES: tuple[Variable, ...] = (
     _other("micro_batch", "micro-batch", Role.tuned, "may be tuned for each arm", Severity.disclose),
     _other("techniques", "memory techniques", Role.tuned, "may be tuned for each arm", Severity.disclose),
     _other("gpus", "GPUs", Role.correctable, "changes the share of communication", Severity.correctable),
-    _other("nodes", "nodes", Role.correctable, "puts traffic between nodes on one side", Severity.correctable),
+    _other("nodes", "nodes", Role.correctable, "may put traffic between nodes on one side only", Severity.disclose),
     _other("power_limit_watts", "power limit", Role.correctable, "changes clocks under load", Severity.disclose),
-    _other("software", "software", Role.nuisance, "moved one configuration by 3.7 % (median) to 190 % between "
-           "public releases", Severity.disclose, blurs=True),
+    _other(
+        "software",
+        "software",
+        Role.nuisance,
+        "moved one configuration by 3.7 % (median) to 190 % between public releases",
+        Severity.disclose,
+        blurs=True,
+    ),
     _other("driver", "driver", Role.nuisance, "may change clocks and kernels", Severity.disclose, blurs=True),
     _other("code", "code", Role.nuisance, "may change anything", Severity.disclose),
     _other("binding", "binding", Role.nuisance, "remote memory and shared cores cost time", Severity.disclose),
