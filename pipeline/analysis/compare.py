@@ -212,10 +212,13 @@ def _curve(a: Sequence[RunFacts], b: Sequence[RunFacts], runs: Sequence[RunFacts
     larger = a[0] if a[0].gpus > b[0].gpus else b[0]
     fixed = [key for key in BLOCKS if key not in ("global_batch", "schedule")]
     wanted = [larger.factors.get(key) for key in ("gpu", *fixed)]
+    compared_with = {run.name for run in (b if larger is a[0] else a)}  # a curve over both arms would prove itself
     points = {
         run.name: (run.gpus, run.tokens_per_s_per_gpu)
         for run in runs
-        if run.tokens_per_s_per_gpu and [run.factors.get(key) for key in ("gpu", *fixed)] == wanted
+        if run.name not in compared_with
+        and run.tokens_per_s_per_gpu
+        and [run.factors.get(key) for key in ("gpu", *fixed)] == wanted
     }
     return scaling_curve([(size, rate) for size, rate in points.values() if rate])
 

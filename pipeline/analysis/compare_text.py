@@ -96,9 +96,8 @@ def notes(found: Comparison) -> list[str]:
             lines += [f"interval from {one.ratio.basis}", *one.reasons]
         elif one.estimand is not Estimand.feasibility:
             rest = len(one.reasons) - 1
-            lines.append(
-                f"no {TITLES[one.estimand]}: {one.reasons[0]}" + (f"; and {rest} more differences" if rest else "")
-            )
+            more = f"; and {rest} more" if rest else ""
+            lines.append(f"no {TITLES[one.estimand]}: {one.reasons[0]}{more}")
         else:
             lines += [f"{TITLES[one.estimand]}: {reason}" for reason in one.reasons]
     return list(dict.fromkeys(lines))
@@ -112,7 +111,7 @@ def closing_lines(found: Comparison) -> list[str]:
     lines = [*found.remarks, *(f"left out ({why}): {', '.join(names)}" for why, names in out.items())]
     if found.matched_sets > 1:
         lines.append(
-            f"{found.matched_sets} matched sets; they differ beyond their intervals by I2 = {found.heterogeneity:.0%}"
+            f"{found.matched_sets} matched sets; I2 = {found.heterogeneity:.0%} of their spread is beyond intervals"
         )
     if found.bound:
         lines.append(f"hardware bound on a rate: {found.bound.limit:.2f}x ({found.bound})")
@@ -133,8 +132,8 @@ def arm_lines(found: Comparison) -> Iterator[str]:
     for name, arm in (("A", found.a), ("B", found.b)):
         hashes = ", ".join(dict.fromkeys(recipe_hash(run, BLOCKS) for run in arm))
         names = ", ".join(run.name for run in arm[:3]) + (f" and {len(arm) - 3} more" if len(arm) > 3 else "")
-        published = " (published)" if arm[0].origin is Origin.published else ""
-        yield f"{name}: {len(arm)} run{'s' * (len(arm) != 1)}{published} on {arm[0].gpus} x {arm[0].factors.get('gpu')}, recipe {hashes}: {names}"
+        count = f"{len(arm)} {'published ' * (arm[0].origin is Origin.published)}run{'s' * (len(arm) != 1)}"
+        yield f"{name}: {count} on {arm[0].gpus} x {arm[0].factors.get('gpu')}, recipe {hashes}: {names}"
 
 
 def as_json(found: Comparison) -> dict[str, object]:

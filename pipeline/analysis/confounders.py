@@ -67,6 +67,8 @@ def treatment_of(variables: Sequence[Variable], a: Sequence[RunFacts], b: Sequen
         if key in differ:
             return BY_KEY[key]
     weighty = [one for one in known if one.role in (Role.block, Role.correctable) and one.key != "nodes"]
+    if "gpus" in differ and _same_work(a, b):  # weak scaling: the batch grows with the GPUs
+        weighty = [one for one in weighty if one.key != "global_batch"]
     if len(weighty) == 1 and weighty[0].key != "model_shape":
         return weighty[0]
     if weighty:

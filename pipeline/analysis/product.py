@@ -1,4 +1,4 @@
-"""A claimed speed-up that is a product of factors, taken apart: what was given, what came out, what is hardware (pure)."""
+"""A claimed product of factors taken apart: what was given, what came out, what can be hardware (pure)."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ TERMS: tuple[Term, ...] = (
          objection="was chosen: a rate per GPU has it inside already, a rate of the whole job is divided by it once"),
     Term(name="GPUs", kind=Kind.given, words=r"gpus?|devices?|accelerators?|chips?", smaller_is_better=True,
          objection="was chosen: a rate per GPU has it inside already, a rate of the whole job is divided by it once"),
-    Term(name="sequence length", kind=Kind.given, words=r"sequences?|seq|context|sequence[ _]length|context[ _]length",
-         objection="was chosen: a longer sequence costs more FLOPs a token, which FLOP/s counts already; tokens/s falls"),
+    Term(name="sequence length", kind=Kind.given, words=r"sequences?|seq|context",
+         objection="was chosen: a longer one costs more FLOPs a token, which FLOP/s counts already; tokens/s falls"),
     Term(name="batch", kind=Kind.given, words=r"batch|global[ _]batch|micro[ _-]?batch",
          objection="was chosen: it changes tokens to the loss, and a rate has it inside already"),
     Term(name="precision", kind=Kind.given, words=r"precision|bits|fp8|fp4|bf16",
@@ -250,8 +250,8 @@ def _hardware_remarks(claim: Claim, low: float | None, high: float | None) -> li
     rate = low if size < 1 else high
     return [
         f"at most the rate can be put down to hardware: {rate:g}x if it is per GPU (the number of GPUs is in it "
-        f"already), {rate / size:g}x per GPU if it is of the whole job on {size:g} times the GPUs; which of the two, the claim "
-        "doesn't say"
+        f"already), {rate / size:g}x per GPU if it is of the whole job on {size:g} times the GPUs; which of the two, "
+        "the claim doesn't say"
     ]
 
 
@@ -305,8 +305,9 @@ _RECORDED: Mapping[str, Callable[[RunFacts], object]] = {
 
 
 def _values(name: str, a: RunFacts, b: RunFacts) -> tuple[float, float] | None:
-    value_of = _RECORDED.get(name, lambda _: None)
-    value_a, value_b = value_of(a), value_of(b)
+    if name not in _RECORDED:
+        return None
+    value_a, value_b = _RECORDED[name](a), _RECORDED[name](b)
     if isinstance(value_a, int | float) and isinstance(value_b, int | float) and value_a and value_b:
         return float(value_a), float(value_b)
     return None

@@ -11,12 +11,13 @@ _EQUAL = ("model", "task", "sequence_length", "global_batch", "precision", "gpus
 
 def matched_ratios(rows: Sequence[RunFacts], gpu_a: str, gpu_b: str) -> list[float]:
     """tokens/s/GPU on `gpu_b` over that on `gpu_a`, one a matched pair."""
-    slow, fast = (
-        {
-            tuple(row.factors.get(key) for key in _EQUAL): row.tokens_per_s_per_gpu
-            for row in rows
-            if row.factors.get("gpu") == gpu and row.tokens_per_s_per_gpu
-        }
-        for gpu in (gpu_a, gpu_b)
-    )
-    return [fast[key] / slow[key] for key in slow if key in fast]  # type: ignore[operator]
+    slow, fast = _rates(rows, gpu_a), _rates(rows, gpu_b)
+    return [fast[key] / slow[key] for key in slow if key in fast]
+
+
+def _rates(rows: Sequence[RunFacts], gpu: str) -> dict[tuple[object, ...], float]:
+    found = {}
+    for row in rows:
+        if row.factors.get("gpu") == gpu and row.tokens_per_s_per_gpu:
+            found[tuple(row.factors.get(key) for key in _EQUAL)] = row.tokens_per_s_per_gpu
+    return found

@@ -104,7 +104,7 @@ def _document(found: Comparison | None, explanation: Explanation | None, job: Fa
     if explanation:
         document["product"] = explanation_json(explanation)
     if job:
-        document["fair_job"] = {"command": job.command, "cost": job.cost}
+        document["fair_job"] = {"what": job.words, "command": job.command, "fits": job.fits, "cost": job.cost}
     return document
 
 
@@ -116,7 +116,7 @@ def _print(found: Comparison | None, explanation: Explanation | None, job: FairJ
     if found:
         _print_comparison(found, console)
     if job:
-        console.print("\nWhat would make it fair: A again with B's recipe and size")
+        console.print(f"\nWhat would make it fair: {job.words}")
         console.print(f"  {job.command}", soft_wrap=True)
         console.print(f"  {job.cost}", soft_wrap=True)
     if explanation:

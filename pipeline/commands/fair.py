@@ -1,4 +1,4 @@
-"""The job that would make a comparison fair: arm A again with what must match taken from arm B."""
+"""The job that would make a comparison fair: one arm again with what must match from the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.analysis.facts import RunFacts
 from pipeline.calibration_files import shipped_calibration
 from pipeline.conf_groups import options
 from pipeline.config import load
-from pipeline.errors import HimoriError
+from pipeline.errors import HimoriError, PlanRefused
 from pipeline.planning.plan import make_plan
 from pipeline.rundir import to_jsonable
 from pipeline.types import Experiment
@@ -32,23 +32,36 @@ _OF_PUBLISHED = (
 class FairJob:
     """A request that can be submitted as it stands, or why there is none."""
 
+    words: str
+    """Which arm is run again with what of the other."""
     command: str
+    fits: bool
+    """Whether its plan is accepted."""
     cost: str
     """GPU-hours by the plan, or why the plan refuses it."""
 
 
 def fair_job(found: Comparison) -> FairJob | None:
-    """Arm A's hardware with arm B's recipe and size; None when neither arm says enough to compose it."""
-    overrides = _overrides(found.a[0], found.b[0])
+    """One arm's hardware with the other's recipe and size, preferably one that fits; None when too little is known."""
+    a, b = found.a[0], found.b[0]
+    asked = (("A again with B's recipe and size", a, b), ("B again with A's recipe and size", b, a))
+    jobs = [job for words, again, like in asked if (job := _job(words, again, like)) is not None]
+    return next((job for job in jobs if job.fits), jobs[0] if jobs else None)
+
+
+def _job(words: str, again: RunFacts, like: RunFacts) -> FairJob | None:
+    overrides = _overrides(again, like)
     if overrides is None:
         return None
     command = "himori submit " + " ".join(shlex.quote(one) for one in overrides)
     try:
         plan = make_plan(load(overrides).experiment, shipped_calibration())
-    except HimoriError as error:
-        return FairJob(command=command, cost=f"its plan is refused: {error}")
+    except PlanRefused as error:
+        return FairJob(words=words, command=command, fits=False, cost=f"its plan is refused: {error}")
+    except HimoriError:
+        return None
     hours = f"about {plan.cost.gpu_hours:,.1f} GPU-hours by the plan" if plan.cost else "its time is not estimated here"
-    return FairJob(command=command, cost=hours)
+    return FairJob(words=words, command=command, fits=True, cost=hours)
 
 
 def _overrides(a: RunFacts, b: RunFacts) -> list[str] | None:
