@@ -29,12 +29,17 @@ def verdict_line(found: Comparison) -> str:
     if headline.comparability is Comparability.not_comparable:
         hardware = found.treatment is None or found.treatment.key in ("gpu", "platform")
         kind = "NOT A HARDWARE COMPARISON" if hardware else f"NOT A COMPARISON {what}"
-        named = "; ".join(str(one) for one in found.confounders if one.worst is not Severity.disclose)
+        named = "; ".join(str(one) for one in found.confounders if _is_named(one))
         weighty = named or "; ".join(headline.reasons)
         return f"{kind}: the arms differ in {weighty}" if named else f"{kind}: {weighty}"
     if found.treatment is None and not found.confounders:
         return f"{verdict_words(headline)}: nothing differs; the ratio is what repeats differ by"
     return f"{verdict_words(headline)}: a comparison {what}, {_values(found)}"
+
+
+def _is_named(one: Confounder) -> bool:
+    weighty = one.variable.role in (Role.block, Role.correctable) and not one.is_unknown
+    return weighty or one.worst is not Severity.disclose
 
 
 def _values(found: Comparison) -> str:

@@ -16,7 +16,7 @@ def matched_ratios(rows: Sequence[RunFacts], gpu_a: str, gpu_b: str) -> list[flo
 
 
 def _rates(rows: Sequence[RunFacts], gpu: str) -> dict[tuple[object, ...], float]:
-    found = {}
+    found: dict[tuple[object, ...], float] = {}
     for row in rows:
         if row.factors.get("gpu") == gpu and row.tokens_per_s_per_gpu:
             found[tuple(row.factors.get(key) for key in _EQUAL)] = row.tokens_per_s_per_gpu

@@ -52,7 +52,7 @@ def read_run(run: RunDir) -> RunFacts:
         source=str(run.path),
         state=end.state.value if end else RunState.running.value if told.first_time else RunState.prepared.value,
         factors=_factors(experiment, plan, told, read_provenance(run), bindings),
-        config=dict(_leaves("", to_jsonable(experiment))),
+        config=config_leaves(experiment),
         gpu=experiment.hardware.gpu_spec,
         model=experiment.model,
         experiment=experiment,
@@ -244,8 +244,12 @@ def _price(experiment: Experiment) -> Price | None:
     return Price(per_gpu_hour=found[0], currency=found[1], basis=found[2]) if found else None
 
 
+def config_leaves(experiment: Experiment) -> dict[str, Value]:
+    """Every value of a configuration by dotted key; evidence for numbers is left out, and so is what is not set."""
+    return dict(_leaves("", to_jsonable(experiment)))
+
+
 def _leaves(key: str, value: object) -> Iterator[tuple[str, Value]]:
-    """Leaves of a configuration by dotted key; what a place or the evidence for a number is, is left out."""
     match value:
         case Mapping():
             for name, item in value.items():

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from pipeline.analysis.answers import Comparability
 from pipeline.analysis.bounds import hardware_bound
+from pipeline.analysis.causes import Cause
 from pipeline.analysis.compare import Comparison
 from pipeline.analysis.compare import compare as compare_runs
 from pipeline.analysis.compare_text import (
@@ -30,13 +31,19 @@ from pipeline.analysis.compare_text import (
     verdict_words,
     what_can_be_said,
 )
+from pipeline.analysis.diff import Change, difference
 from pipeline.analysis.facts import Price, RunFacts
+from pipeline.analysis.gap import Gap
+from pipeline.analysis.gap import gap as find_gap
 from pipeline.analysis.product import Claim, Explanation, explain, parse_claim
 from pipeline.analysis.public_pairs import matched_ratios
+from pipeline.analysis.published import read_published
 from pipeline.analysis.selection import select_runs, shipped_rows
-from pipeline.analysis.specs import gpu_mentioned
+from pipeline.analysis.specs import gpu_mentioned, gpu_named, model_named
 from pipeline.commands.fair import FairJob, fair_job
+from pipeline.commands.origins import origin_of
 from pipeline.errors import UserError
+from pipeline.rundir import to_jsonable
 from pipeline.types import GpuSpec
 
 NO_VERDICT = 8
@@ -61,6 +68,86 @@ def compare(arguments: argparse.Namespace) -> int:
     else:
         _print(found, explanation, job)
     return NO_VERDICT if found and _is_refused(found) else 0
+
+
+def diff(arguments: argparse.Namespace) -> int:
+    """Prints why two runs differ."""
+    root = Path(arguments.run_root)
+    a, b = (_only(select_runs(text, root), text) for text in (arguments.a, arguments.b))
+    found = difference(a, b, origin_of)
+    if arguments.json:
+        print(json.dumps(to_jsonable(found), indent=1))
+        return 0
+    console = _console()
+    for title, changes in (("configuration", found.config), ("circumstances", found.circumstances),
+                           ("results", found.results)):  # fmt: skip
+        _print_changes(title, changes, console)
+    if found.rate_ratio is not None:
+        console.print(f"\ntokens/s/GPU of B over A: {found.rate_ratio:.4g}")
+    _print_causes(found.causes, console)
+    return 0
+
+
+def gap(arguments: argparse.Namespace) -> int:
+    """Prints how far a run is from the nearest published result."""
+    run = _only(select_runs(arguments.run, Path(arguments.run_root)), arguments.run)
+    rows = read_published(arguments.published, gpu_named, model_named) if arguments.published else shipped_rows()
+    found = find_gap(run, rows)
+    if arguments.json:
+        print(json.dumps(_gap_json(found), indent=1))
+        return 0
+    console = _console()
+    console.print(f"nearest: {found.nearest.name} ({found.nearest.source})", soft_wrap=True)
+    console.print(f"distance: {found.distance:.1f} doublings: {', '.join(found.apart) or 'the same configuration'}")
+    for name, ratio in (("tokens/s/GPU", found.rate_ratio), ("model FLOP/s/GPU", found.flops_ratio)):
+        console.print(f"{name}: {f'{ratio:.3g} of the published rate' if ratio else 'not known for both'}")
+    _print_causes(found.checks, console)
+    return 0
+
+
+def _gap_json(found: Gap) -> dict[str, object]:
+    return {
+        "nearest": found.nearest.name,
+        "source": found.nearest.source,
+        "distance_doublings": found.distance,
+        "apart": list(found.apart),
+        "rate_ratio": found.rate_ratio,
+        "flops_ratio": found.flops_ratio,
+        "checks": [to_jsonable(one) for one in found.checks],
+    }
+
+
+def _only(runs: Sequence[RunFacts], text: str) -> RunFacts:
+    if len(runs) != 1:
+        raise UserError(f"{text!r} names {len(runs)} runs; name one, or use `himori compare` for groups")
+    return runs[0]
+
+
+def _print_changes(title: str, changes: Sequence[Change], console: Console) -> None:
+    if not changes:
+        console.print(f"{title}: the same")
+        return
+    origins = any(one.origin_a or one.origin_b for one in changes)
+    table = _table(title, "A", "B", *(("set by (A)", "set by (B)") if origins else ()))
+    for one in changes:
+        table.add_row(one.what, one.a, one.b, *((one.origin_a, one.origin_b) if origins else ()))
+    console.print(table)
+    console.print()
+
+
+def _print_causes(causes: Sequence[Cause], console: Console) -> None:
+    if not causes:
+        console.print("nothing recorded explains a difference")
+        return
+    table = _table("look at", "alone would make", "evidence")
+    for one in causes:
+        table.add_row(one.name, f"x{one.factor:.3f}" if one.factor else f"up to {one.weight:.0%}", one.evidence)
+    console.print("\nlikely causes, weightiest first")
+    console.print(table)
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
 
 
 def _is_refused(found: Comparison) -> bool:
@@ -112,7 +199,7 @@ def _document(found: Comparison | None, explanation: Explanation | None, job: Fa
 
 
 def _print(found: Comparison | None, explanation: Explanation | None, job: FairJob | None) -> None:
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 160)
+    console = _console()
     if found:
         _print_comparison(found, console)
     if job:
