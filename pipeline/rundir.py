@@ -138,6 +138,11 @@ class RunDir:
         return self.path / "provenance.json"
 
     @property
+    def record_file(self) -> Path:
+        """What came of the run; made again from the other files when it is stale."""
+        return self.path / "record.json"
+
+    @property
     def sync_file(self) -> Path:
         """How far tracking has come; owned by `pipeline.tracking`."""
         return self.path / "sync.json"

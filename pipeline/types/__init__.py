@@ -36,6 +36,7 @@ from pipeline.types.recipe import (
     Techniques,
     Tracking,
 )
+from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
 from pipeline.types.run import End, Handle, RankExit, RunState, Submission
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "Layout",
     "LayoutRequest",
     "LowPrecision",
+    "Measured",
     "MemoryEstimate",
     "MlaSpec",
     "ModelSpec",
@@ -69,13 +71,16 @@ __all__ = [
     "NodeSpec",
     "Normalization",
     "OptimizerSpec",
+    "Outcome",
     "Plan",
     "Precision",
     "RankExit",
+    "RankMemory",
     "Reason",
     "Recipe",
     "Recompute",
     "RecomputeMethod",
+    "RunRecord",
     "RunState",
     "Sharding",
     "StageMemory",

@@ -30,5 +30,7 @@ class Experiment:
     ranks: int | None = None
     """Ranks of the whole run; None: all that `nodes` hold."""
     seed: int = 1234
+    calibration: str = "public"
+    """Which measured runs the plan's speed rests on: a name that `himori calibrate` gave, a file, or public."""
     run_root: str = "runs"
     """Folder of run directories; on a cluster every node has to see it."""
