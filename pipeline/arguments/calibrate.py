@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 from pipeline.arguments.verbs import Verbs, add_run_root, add_runs, add_verb
 
 EXAMPLES = """examples
@@ -17,6 +19,7 @@ def add(verbs: Verbs) -> None:
         "calibrate",
         ("pipeline.commands.calibrate", "calibrate"),
         "fit the plan's speed to finished runs; says how far single runs lie from what the others predict",
+        formatter=argparse.RawDescriptionHelpFormatter,
         epilog=EXAMPLES,
     )
     add_runs(calibrate, "*")

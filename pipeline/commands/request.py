@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.calibration_files import shipped_calibration
+from pipeline.calibration_files import find_calibration
 from pipeline.config import Loaded, load
 from pipeline.errors import PlanRefused
 from pipeline.planning.job import Job
@@ -60,8 +60,10 @@ def build_request(arguments: argparse.Namespace) -> Request:
     Raises UserError or PlanRefused.
     """
     loaded = load_experiment(arguments)
-    plan = make_plan(loaded.experiment, shipped_calibration(), accept=trainable(loaded.experiment))
-    return Request(experiment=loaded.experiment, plan=plan, cluster_named="cluster" in loaded.named_groups)
+    experiment = loaded.experiment
+    calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
+    plan = make_plan(experiment, calibration, accept=trainable(experiment))
+    return Request(experiment=experiment, plan=plan, cluster_named="cluster" in loaded.named_groups)
 
 
 def trainable(experiment: Experiment) -> Callable[[Job], bool]:
@@ -99,4 +101,7 @@ def _absolute(experiment: Experiment, cwd: Path) -> Experiment:
     if data.path is not None:
         data = dataclasses.replace(data, path=str(cwd / Path(data.path).expanduser()))
     run_root = str(cwd / Path(experiment.run_root).expanduser())
-    return dataclasses.replace(experiment, data=data, run_root=run_root)
+    calibration = experiment.calibration
+    if calibration.endswith(".yaml"):
+        calibration = str(cwd / Path(calibration).expanduser())
+    return dataclasses.replace(experiment, data=data, run_root=run_root, calibration=calibration)

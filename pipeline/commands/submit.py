@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from launchers.launcher import launcher_for
-from pipeline.calibration_files import shipped_calibration
+from pipeline.calibration_files import find_calibration
 from pipeline.commands.follow import follow
 from pipeline.commands.program import name_of, own_name
 from pipeline.commands.request import Request, build_request, load_experiment, trainable, write_run
@@ -44,7 +44,8 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def _search(arguments: argparse.Namespace) -> int:
-    experiment, calibration = load_experiment(arguments).experiment, shipped_calibration()
+    experiment = load_experiment(arguments).experiment
+    calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
     job, result = search_layouts(experiment, calibration, accept=trainable(experiment))
     if not result.best:
         print("none of what this version can train fits; these can be planned only", file=sys.stderr)
