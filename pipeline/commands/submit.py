@@ -7,9 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from launchers.launcher import launcher_for
 from pipeline.calibration_files import find_calibration
-from pipeline.commands.follow import follow
 from pipeline.commands.program import name_of, own_name
 from pipeline.commands.request import Request, build_request, load_experiment, trainable, write_run
 from pipeline.errors import ConfigError, HimoriError, PlanRefused
@@ -75,6 +73,8 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
+    from pipeline.commands.follow import follow
+
     request = build_request(arguments)
     started, _ = _hand_over(request)
     print(f"run {started.run_id} in {started.path}", flush=True)
@@ -93,6 +93,8 @@ def _check_place(request: Request) -> None:
 
 
 def _hand_over(request: Request) -> tuple[RunDir, Handle]:
+    from launchers.launcher import launcher_for  # plan has to answer at once, and needs none
+
     why_not = request.why_untrainable()
     if why_not:  # every rank would refuse it too, but only once the job has its nodes
         raise PlanRefused(why_not)
