@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.calibration_files import find_calibration
 from pipeline.config import Loaded, load
 from pipeline.errors import PlanRefused
-from pipeline.planning.job import Job
+from pipeline.planning.job import Accept, Job
 from pipeline.planning.plan import make_plan
 from pipeline.planning.render import plan_text
 from pipeline.rundir import RunDir, write_json, write_text, write_yaml
@@ -66,11 +65,12 @@ def build_request(arguments: argparse.Namespace) -> Request:
     return Request(experiment=experiment, plan=plan, cluster_named="cluster" in loaded.named_groups)
 
 
-def trainable(experiment: Experiment) -> Callable[[Job], bool]:
+def trainable(experiment: Experiment) -> Accept:
     """Tells which jobs of an experiment the training side of this version can run."""
 
     def accept(job: Job) -> bool:
-        return _why_untrainable(dataclasses.replace(experiment, techniques=job.techniques), job.layout) is None
+        changed = dataclasses.replace(experiment, techniques=job.techniques, precision=job.precision)
+        return _why_untrainable(changed, job.layout) is None
 
     return accept
 

@@ -44,11 +44,12 @@ def plan(arguments: argparse.Namespace) -> int:
 def _search(arguments: argparse.Namespace) -> int:
     experiment = load_experiment(arguments).experiment
     calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
-    job, result = search_layouts(experiment, calibration, accept=trainable(experiment))
+    accept = trainable(experiment)
+    job, result = search_layouts(experiment, calibration, accept=accept)
     if not result.best:
         print("none of what this version can train fits; these can be planned only", file=sys.stderr)
         job, result = search_layouts(experiment, calibration)
-    print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result))
+    print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result, accept))
     return 0
 
 
