@@ -81,7 +81,7 @@ class JobHub:
             stop = await self._watch()
         if stop is not None:
             self._broadcast(stop)
-            await self._drain()
+        await self._drain()
         return decide(list(self._exits.values()), stop, ranks=self._task.ranks, now=time.time())
 
     def dismiss(self, exit_code: int) -> None:

@@ -69,6 +69,11 @@ class AttemptDir:
         return self.path / "journal"
 
     @property
+    def telemetry_dir(self) -> Path:
+        """One journal a node of what its hardware did."""
+        return self.path / "telemetry"
+
+    @property
     def logs_dir(self) -> Path:
         """One log a node, the launcher's own files beside it."""
         return self.path / "logs"
@@ -81,6 +86,10 @@ class AttemptDir:
     def journal(self, node: str) -> Path:
         """Journal of one node."""
         return self.journal_dir / f"{node}.jsonl"
+
+    def telemetry(self, node: str) -> Path:
+        """What the hardware of one node did, sampled beside the workers."""
+        return self.telemetry_dir / f"{node}.jsonl"
 
     def log(self, node: str) -> Path:
         """What the ranks of one node printed, each line with its rank."""

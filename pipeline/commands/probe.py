@@ -32,6 +32,10 @@ _GIB = 1 << 30
 
 def probe(arguments: argparse.Namespace) -> int:
     """Prints a node; with --output also saves a recording that holds no names of hosts, serial numbers or addresses."""
+    if arguments.overrides:
+        from pipeline.commands.probe_cluster import probe_cluster
+
+        return probe_cluster(arguments)
     snapshot = _read(arguments.read) if arguments.read else _this_node()
     count = arguments.ranks if arguments.ranks is not None else _usual_ranks(snapshot)
     ranks = [LocalRank(local_rank=rank, rank=rank) for rank in range(count)]

@@ -32,7 +32,9 @@ class Request:
     """Whether somebody chose the cluster; the default starts processes on this machine."""
 
     def why_untrainable(self) -> str | None:
-        """What of the request can be planned but not trained yet; None when all can."""
+        """What of the request can be planned but not trained yet; None when all can, or nothing is to be."""
+        if self.experiment.rehearsal:
+            return None
         return _why_untrainable(self.experiment, self.plan.layout)
 
     def submission(self, run_dir: Path) -> Submission:

@@ -15,6 +15,7 @@ from pipeline.tracking.cursor import Cursor
 from pipeline.tracking.feed import Facts, journal_sizes
 from pipeline.tracking.points import Curves, metric_key
 from pipeline.tracking.provenance import Provenance, read_provenance
+from pipeline.tracking.telemetry.totals import TelemetrySummary, combine, throttle_text
 from pipeline.types import End, Experiment, Plan, RunState
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 MAX_PARAMS = 60
 MAX_PARAM_LENGTH = 6000
 MAX_TAG_LENGTH = 8000
+JOULES_PER_KWH = 3.6e6
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 # Where a run goes rather than what it is: the name is enough, or not even that.
@@ -103,6 +105,7 @@ class View:
             **_provenance_tags(self.provenance),
             **_environment_tags(facts.environment),
             **_quality_tags(facts, curves),
+            **_telemetry_tags(facts, curves),
         }
         return {key: _shortened(_storable(value)) for key, value in found.items() if value is not None}
 
@@ -231,6 +234,31 @@ def _quality_tags(facts: Facts, curves: Curves) -> dict[str, str | None]:
         "himori.damaged_lines": str(facts.damaged_lines) if facts.damaged_lines else None,
         "himori.quarantined": quarantined or None,
     }
+
+
+def _telemetry_tags(facts: Facts, curves: Curves) -> dict[str, str | None]:
+    """How hard the hardware was held down and what the run drew, over all attempts and nodes."""
+    summaries = (totals.summary() for totals in facts.telemetry.values())
+    total = combine(summary for summary in summaries if summary is not None)
+    if total is None:
+        return {}
+    tokens = curves.last("train/consumed_tokens")
+    energy_j = total.energy_j
+    return {
+        "himori.throttled": None if energy_j is None else throttle_text(total.throttled),
+        "himori.energy_kwh": None if energy_j is None else f"{energy_j / JOULES_PER_KWH:.4g}",
+        "himori.energy_j_per_token": f"{energy_j / tokens:.4g}" if energy_j is not None and tokens else None,
+        "himori.gpu_faults": _faults(total),
+    }
+
+
+def _faults(total: TelemetrySummary) -> str | None:
+    found = [
+        f"XID {', '.join(map(str, sorted(set(total.xid))))}" if total.xid else "",
+        f"{total.ecc_uncorrected} uncorrected memory errors" if total.ecc_uncorrected else "",
+        f"{total.rdma_errors} RDMA errors" if total.rdma_errors else "",
+    ]
+    return "; ".join(filter(None, found)) or None
 
 
 def _rows(experiment: Experiment, plan: Plan | None) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,17 @@ Config-born types are read from YAML and so are mutable; derived types are froze
 from pipeline.types.cluster import Cluster, CpuPolicy, GpuDialect, LauncherKind
 from pipeline.types.experiment import Experiment
 from pipeline.types.hardware import Confidence, Evidence, GpuSpec, HardwareProfile, NodeSpec
-from pipeline.types.model import Activation, MlaSpec, ModelSpec, MoeSpec, Normalization
+from pipeline.types.model import (
+    Activation,
+    Balance,
+    MlaSpec,
+    ModelSpec,
+    MoeSpec,
+    Normalization,
+    RopeScaling,
+    RopeScalingKind,
+    RouterScore,
+)
 from pipeline.types.plan import (
     Cost,
     Fit,
@@ -20,13 +30,18 @@ from pipeline.types.plan import (
     ThroughputEstimate,
 )
 from pipeline.types.recipe import (
+    AmaxCompute,
     CpComm,
     CrossEntropy,
     DataSpec,
     Decay,
+    DecayShape,
+    Dispatcher,
     DType,
     LayoutRequest,
     LowPrecision,
+    MuonScale,
+    MuonSpec,
     OptimizerSpec,
     Precision,
     Recipe,
@@ -41,6 +56,8 @@ from pipeline.types.run import End, Handle, RankExit, RunState, Submission
 
 __all__ = [
     "Activation",
+    "AmaxCompute",
+    "Balance",
     "Cluster",
     "Confidence",
     "Cost",
@@ -50,6 +67,8 @@ __all__ = [
     "DType",
     "DataSpec",
     "Decay",
+    "DecayShape",
+    "Dispatcher",
     "End",
     "Evidence",
     "Experiment",
@@ -68,6 +87,8 @@ __all__ = [
     "MlaSpec",
     "ModelSpec",
     "MoeSpec",
+    "MuonScale",
+    "MuonSpec",
     "NodeSpec",
     "Normalization",
     "OptimizerSpec",
@@ -80,6 +101,9 @@ __all__ = [
     "Recipe",
     "Recompute",
     "RecomputeMethod",
+    "RopeScaling",
+    "RopeScalingKind",
+    "RouterScore",
     "RunRecord",
     "RunState",
     "Sharding",

@@ -1,0 +1,74 @@
+"""One step up to the optimizer: gradients cleared, accumulated over micro-batches, and reduced over ranks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer import MegatronOptimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
+
+from pipeline.training.data import Batch
+from pipeline.training.megatron.model import Model
+from pipeline.training.megatron.sharding import Wrapped
+from pipeline.types import Layout
+
+
+def clear_gradients(model: Model, optimizer: MegatronOptimizer) -> None:
+    """Empties both places that hold gradients: the reduced ones and those the optimizer was handed."""
+    for chunk in model:
+        chunk.zero_grad_buffer()
+    optimizer.zero_grad()
+
+
+def forward_backward(
+    model: Model, batches: Iterator[Batch], layout: Layout, sequence_length: int
+) -> list[torch.Tensor]:
+    """Adds up the gradient of the mean loss over `layout.num_microbatches` batches and reduces it over ranks.
+
+    Returns the loss of each micro-batch, a scalar, on ranks of the last stage; nothing on others. Raises
+    RuntimeError when a gradient isn't finite.
+    """
+    run = get_forward_backward_func()
+    losses: list[torch.Tensor] = run(
+        forward_step_func=_forward_step,
+        # Each chunk goes through all micro-batches at its own pace.
+        data_iterator=list(itertools.tee(batches, len(model))),
+        model=model,
+        num_microbatches=layout.num_microbatches,
+        seq_length=sequence_length,
+        micro_batch_size=layout.micro_batch,
+        forward_only=False,
+    )
+    return losses
+
+
+def _forward_step(batches: Iterator[Batch], model: Wrapped) -> tuple[torch.Tensor, Any]:
+    batch = next(batches)
+    return model(batch.tokens, batch.positions, None, labels=batch.labels), _mean_loss
+
+
+def _mean_loss(token_losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The loss as Megatron wants it, a sum and its number of tokens, and the mean to report."""
+    total = token_losses.float().sum()
+    count = torch.tensor(token_losses.numel(), dtype=torch.int, device=token_losses.device)
+    return total, count, total.detach() / count
+
+
+def has_finite_gradients(model: Model) -> bool:
+    """Whether all gradients accumulated on this rank are finite."""
+    return all(bool(torch.isfinite(gradient).all()) for chunk in model for gradient in _gradients(chunk))
+
+
+def _gradients(chunk: Wrapped) -> Iterator[torch.Tensor]:
+    if isinstance(chunk, DistributedDataParallel):
+        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers):
+            yield buffer.grad_data
+        return
+    # Megatron-FSDP hands each parameter its shard of the gradient.
+    for parameter in chunk.parameters():
+        if parameter.grad is not None:
+            yield getattr(parameter.grad, "_local_tensor", parameter.grad)
