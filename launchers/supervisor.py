@@ -29,6 +29,7 @@ from pipeline.containers import worker_python
 from pipeline.errors import ClusterError, HimoriError
 from pipeline.placement.policy import binding_policy
 from pipeline.rundir import AttemptDir, RunDir, write_json
+from pipeline.tracking.records import current_record
 from pipeline.types import End, Experiment, RunState
 
 HANDLE_WAIT_S = 30.0
@@ -43,11 +44,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         shim.die_with_parent(signal.SIGTERM)
         task = read_task(os.environ)
         attempt = _confirmed_attempt(run, task)
-        return_code = asyncio.run(Supervisor(run, attempt, task).run())
+        try:
+            return_code = asyncio.run(Supervisor(run, attempt, task).run())
+        finally:
+            if task.is_job_leader:
+                _store_record(run)
     except* HimoriError as errors:
         for error in errors.exceptions:
             print(f"himori: {error}", file=sys.stderr, flush=True)
     return return_code
+
+
+def _store_record(run: RunDir) -> None:
+    """Puts predicted beside measured; whoever looks later does it again where other nodes' journals have grown."""
+    try:
+        current_record(run)
+    except (HimoriError, OSError) as error:
+        print(f"himori: no record of the run yet: {error}", file=sys.stderr, flush=True)
 
 
 def _confirmed_attempt(run: RunDir, task: Task) -> AttemptDir:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeline import __version__
-from pipeline.arguments import analysis, probe, profile, request, runs, sweeps, tracking
+from pipeline.arguments import analysis, calibrate, probe, profile, request, runs, sweeps, tracking
 from pipeline.arguments.verbs import Verbs, add_verb
 from pipeline.errors import HimoriError
 
@@ -22,6 +22,7 @@ FAMILIES = (
     sweeps,
     analysis,
     tracking,
+    calibrate,
     probe,
     profile,
 )

@@ -14,14 +14,17 @@ import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import cattrs
 import yaml
 
 from pipeline.errors import RunDirError, RunNotFound, UserError
 from pipeline.types import End, Experiment, Handle, Plan, Submission
+
+if TYPE_CHECKING:
+    import cattrs
 
 SCHEMA_VERSION = 1
 
@@ -31,7 +34,6 @@ T = TypeVar("T")
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_converter = cattrs.Converter(forbid_extra_keys=True)
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._-]+-[0-9a-f]{6}")
 
 
@@ -157,6 +159,11 @@ class RunDir:
         return self.path / "point.json"
 
     @property
+    def record_file(self) -> Path:
+        """What came of the run; made again from the other files when it is stale."""
+        return self.path / "record.json"
+
+    @property
     def sync_file(self) -> Path:
         """How far tracking has come; owned by `pipeline.tracking`."""
         return self.path / "sync.json"
@@ -254,14 +261,21 @@ def _some(runs: list[RunDir]) -> str:
 # --------------------------------------------------------------------------- whole files
 
 
+@cache
+def _converter() -> cattrs.Converter:
+    import cattrs  # only where something is read or written: plan has to answer at once
+
+    return cattrs.Converter(forbid_extra_keys=True)
+
+
 def to_jsonable(value: Any) -> Any:
     """A dataclass as plain lists, dicts, strings and numbers (enums by value)."""
-    return _converter.unstructure(value)
+    return _converter().unstructure(value)
 
 
 def from_jsonable(data: Any, kind: type[T]) -> T:
     """The inverse of `to_jsonable`; unknown and missing keys raise cattrs' errors."""
-    return _converter.structure(data, kind)
+    return _converter().structure(data, kind)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644, durable: bool = True) -> None:
@@ -350,5 +364,7 @@ def _structure(path: Path, document: Any, kind: type[T]) -> T:
     try:
         return from_jsonable(document["data"], kind)
     except Exception as error:
+        import cattrs
+
         detail = "; ".join(cattrs.transform_error(error))
         raise RunDirError(f"{path}: does not hold a {kind.__name__}: {detail}") from error

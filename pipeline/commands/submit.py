@@ -7,11 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from launchers.launcher import launcher_for
-from pipeline.calibration_files import shipped_calibration
+from pipeline.calibration_files import find_calibration
 from pipeline.code_snapshot import keep_code, read_code
-from pipeline.commands import sweeps
-from pipeline.commands.follow import follow
 from pipeline.commands.program import name_of, own_name
 from pipeline.commands.request import Request, build_request, check_place, load_experiment, trainable, write_run
 from pipeline.errors import ConfigError, HimoriError, PlanRefused
@@ -25,6 +22,8 @@ from pipeline.types import Handle, LauncherKind
 def plan(arguments: argparse.Namespace) -> int:
     """Prints the request, or the best layouts for it; changes nothing."""
     if arguments.multirun:
+        from pipeline.commands import sweeps
+
         return sweeps.plan(arguments)
     if arguments.search:
         return _search(arguments)
@@ -48,18 +47,22 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def _search(arguments: argparse.Namespace) -> int:
-    experiment, calibration = load_experiment(arguments).experiment, shipped_calibration()
-    job, result = search_layouts(experiment, calibration, accept=trainable(experiment))
+    experiment = load_experiment(arguments).experiment
+    calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
+    accept = trainable(experiment)
+    job, result = search_layouts(experiment, calibration, accept=accept)
     if not result.best:
         print("none of what this version can train fits; these can be planned only", file=sys.stderr)
         job, result = search_layouts(experiment, calibration)
-    print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result))
+    print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result, accept))
     return 0
 
 
 def submit(arguments: argparse.Namespace) -> int:
     """Hands the request to its launcher and returns at once."""
     if arguments.multirun:
+        from pipeline.commands import sweeps
+
         return sweeps.submit(arguments)
     request = build_request(arguments)
     if not request.cluster_named:
@@ -80,7 +83,11 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
+    from pipeline.commands.follow import follow
+
     if arguments.multirun:
+        from pipeline.commands import sweeps
+
         return sweeps.run(arguments)
     request = build_request(arguments)
     started, _ = _hand_over(request)
@@ -89,6 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _hand_over(request: Request) -> tuple[RunDir, Handle]:
+    from launchers.launcher import launcher_for  # plan has to answer at once, and needs none
+
     why_not = request.why_untrainable()
     if why_not:  # every rank would refuse it too, but only once the job has its nodes
         raise PlanRefused(why_not)

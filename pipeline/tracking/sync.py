@@ -22,6 +22,7 @@ from pipeline.rundir import AttemptDir, RunDir
 from pipeline.tracking.cursor import Cursor, read_cursor, write_cursor
 from pipeline.tracking.feed import Facts, Feed, Portion, journal_sizes
 from pipeline.tracking.patience import LOCKED_S, Following, Once, Patience
+from pipeline.tracking.records import current_record
 from pipeline.tracking.store import file_lock, store_of, sync_here
 from pipeline.tracking.tracker import Tracker
 from pipeline.tracking.view import Ending, is_complete, read_view, split_long
@@ -207,7 +208,16 @@ def _result(run: RunDir, cursor: Cursor, *, complete: bool, warnings: Sequence[s
 
 def _artifacts(run: RunDir) -> dict[str, str]:
     """Text of the files that go to MLflow as they are, by name."""
-    files = (run.config_file, run.plan_file, run.plan_text_file, run.submission_file, run.provenance_file)
+    if run.plan_file.exists():
+        current_record(run)  # written once the run is over
+    files = (
+        run.config_file,
+        run.plan_file,
+        run.plan_text_file,
+        run.submission_file,
+        run.provenance_file,
+        run.record_file,
+    )
     found = {path.name: path.read_text(encoding="utf-8") for path in files if path.exists()}
     attempt = run.last_attempt()
     certificates = attempt.bindings() if attempt else []

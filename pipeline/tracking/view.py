@@ -29,7 +29,7 @@ EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 # Where a run goes rather than what it is: the name is enough, or not even that.
 _BY_NAME_ONLY = ("hardware", "cluster")
-_NO_PARAMS = ("run_root", "tracking")
+_NO_PARAMS = ("run_root", "tracking", "calibration")
 # Groups of many options that are mostly left alone: only what differs from its default.
 _ONLY_WHAT_DIFFERS = ("model", "techniques")
 _OF_THE_RECIPE = ("micro_batch", "global_batch")

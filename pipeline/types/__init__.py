@@ -51,6 +51,7 @@ from pipeline.types.recipe import (
     Techniques,
     Tracking,
 )
+from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
 from pipeline.types.run import End, Handle, RankExit, RunState, Submission
 from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
 
@@ -85,6 +86,7 @@ __all__ = [
     "Layout",
     "LayoutRequest",
     "LowPrecision",
+    "Measured",
     "MemoryEstimate",
     "MlaSpec",
     "ModelSpec",
@@ -94,10 +96,12 @@ __all__ = [
     "NodeSpec",
     "Normalization",
     "OptimizerSpec",
+    "Outcome",
     "Plan",
     "Point",
     "Precision",
     "RankExit",
+    "RankMemory",
     "Reason",
     "Recipe",
     "Recompute",
@@ -106,6 +110,7 @@ __all__ = [
     "RopeScaling",
     "RopeScalingKind",
     "RouterScore",
+    "RunRecord",
     "RunState",
     "Sharding",
     "StageMemory",
