@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,6 +51,7 @@ from pipeline.training.data import Batch
 from pipeline.types import (
     Activation,
     CrossEntropy,
+    DataKind,
     DType,
     Experiment,
     Layout,
@@ -155,6 +157,9 @@ def transformer_config(experiment: Experiment, layout: Layout, backend: Backend)
         add_qkv_bias=bool(model.qkv_bias),
         hidden_dropout=0.0,
         attention_dropout=0.0,
+        # Where some tokens are not learnt, micro-batches differ in how many are: only the mean over all tokens of a
+        # step doesn't depend on how they are dealt out.
+        calculate_per_token_loss=experiment.data.kind is DataKind.chat,
         bf16=dtype is DType.bf16,
         params_dtype=_TORCH_DTYPES[dtype],
         pipeline_dtype=_TORCH_DTYPES[dtype],
@@ -286,32 +291,65 @@ def forward_backward(
 ) -> list[torch.Tensor]:
     """Adds up the gradient of the mean loss over `layout.num_microbatches` batches and reduces it over ranks.
 
-    Returns the loss of each micro-batch, a scalar, on ranks of the last stage; nothing on others. Raises
-    RuntimeError when a gradient isn't finite.
+    Returns for each micro-batch the sum of its tokens' losses and their number, float64 of shape [2], on ranks of the
+    last stage; nothing on others. Raises RuntimeError when a gradient isn't finite.
     """
-    run = get_forward_backward_func()
-    losses: list[torch.Tensor] = run(
+    return _run(model, batches, layout, sequence_length, forward_only=False)
+
+
+def forward_only(
+    model: DistributedDataParallel, batches: Iterator[Batch], layout: Layout, sequence_length: int
+) -> list[torch.Tensor]:
+    """As `forward_backward`, without gradients."""
+    model.eval()
+    with torch.no_grad():
+        losses = _run(model, batches, layout, sequence_length, forward_only=True)
+    model.train()
+    return losses
+
+
+def _run(
+    model: DistributedDataParallel,
+    batches: Iterator[Batch],
+    layout: Layout,
+    sequence_length: int,
+    *,
+    forward_only: bool,
+) -> list[torch.Tensor]:
+    losses: list[torch.Tensor] = get_forward_backward_func()(
         forward_step_func=_forward_step,
         data_iterator=batches,
         model=model,
         num_microbatches=layout.num_microbatches,
         seq_length=sequence_length,
         micro_batch_size=layout.micro_batch,
-        forward_only=False,
+        forward_only=forward_only,
     )
     return losses
 
 
 def _forward_step(batches: Iterator[Batch], model: DistributedDataParallel) -> tuple[torch.Tensor, Any]:
     batch = next(batches)
-    return model(batch.tokens, batch.positions, None, labels=batch.labels), _mean_loss
+    losses = model(batch.tokens, batch.positions, attention_mask(batch), labels=batch.labels)
+    return losses, partial(_sum_of_losses, batch.targets)
 
 
-def _mean_loss(token_losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The loss as Megatron wants it, a sum and its number of tokens, and the mean to report."""
-    total = token_losses.float().sum()
-    count = torch.tensor(token_losses.numel(), dtype=torch.int, device=token_losses.device)
-    return total, count, total.detach() / count
+def attention_mask(batch: Batch) -> torch.Tensor | None:
+    """What each token (rows) must not see, bool of shape [micro_batch, 1, sequence, sequence]: tokens of other
+    documents; None where documents aren't kept apart. That tokens don't see what follows them needs no mask."""
+    if batch.documents is None:
+        return None
+    return (batch.documents[:, None, :, None] != batch.documents[:, None, None, :]).contiguous()
+
+
+def _sum_of_losses(
+    targets: torch.Tensor | None, token_losses: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The loss as Megatron wants it, a sum and its number of tokens, and both to report."""
+    learnt = token_losses.float() if targets is None else token_losses.float() * targets
+    total = learnt.sum()
+    count = torch.tensor(token_losses.numel(), device=total.device) if targets is None else targets.sum()
+    return total, count.int(), torch.stack([total.detach().double(), count.double()])
 
 
 def has_finite_gradients(model: DistributedDataParallel) -> bool:

@@ -22,6 +22,7 @@ from pipeline.types.plan import (
 from pipeline.types.recipe import (
     CpComm,
     CrossEntropy,
+    DataKind,
     DataSpec,
     Decay,
     DType,
@@ -47,6 +48,7 @@ __all__ = [
     "CpuPolicy",
     "CrossEntropy",
     "DType",
+    "DataKind",
     "DataSpec",
     "Decay",
     "End",
