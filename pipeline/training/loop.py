@@ -15,12 +15,34 @@ from pipeline.training import megatron
 from pipeline.training.data import Sampler
 from pipeline.training.events import EventSink
 from pipeline.training.failures import NonFinite
+from pipeline.types import Recipe
 
 _MEMORY_EVERY_STEPS = 10
 _KIB_PER_GIB = 1 << 20
 _BYTES_PER_GIB = 1 << 30
 _GROWN = 1.001
 """A new peak of GPU memory is told from this ratio on: a line of each rank now and then, not all the time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Validation:
+    """When to look at the loss on held-out data, and at how much of it."""
+
+    sampler: Sampler
+    every_steps: int
+    batches: int
+    """Global batches."""
+
+    @classmethod
+    def of(cls, sampler: Sampler | None, recipe: Recipe) -> Validation | None:
+        """What a recipe asks for; None where it asks for nothing."""
+        if sampler is None or not recipe.eval_every:
+            return None
+        return cls(sampler=sampler, every_steps=recipe.eval_every, batches=recipe.eval_batches)
+
+    def is_due(self, step: int, *, last: int) -> bool:
+        """Whether to look after this step; after the last one in any case."""
+        return step % self.every_steps == 0 or step == last
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +57,8 @@ class Trainer:
     sink: EventSink
     reports: bool
     """Whether this is the rank that reports the measurements of all."""
+    validation: Validation | None = None
+    """None: the loss on held-out data is never looked at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,8 +83,21 @@ def train(trainer: Trainer) -> None:
         if step % _MEMORY_EVERY_STEPS == 0 or step == trainer.steps:
             values["memory/rss_max_gib"] = _largest_rss_gib(trainer.sampler.device)
             told_gib = _report_gpu_memory(trainer, step, told_gib)
+        if trainer.validation and trainer.validation.is_due(step, last=trainer.steps):
+            values["validation/loss"] = validate(trainer.model, trainer.validation)
         if trainer.reports:
             trainer.sink.emit("metrics", {"step": step, "values": values})
+
+
+def validate(model: Any, validation: Validation) -> float:
+    """Mean loss over the same held-out tokens each time, equal on all ranks; the model is left as it was."""
+    sampler = validation.sampler
+    losses = [
+        loss
+        for batch in range(1, validation.batches + 1)
+        for loss in megatron.forward_only(model, sampler.batches(batch), sampler.layout, sampler.sequence_length)
+    ]
+    return _mean_over_ranks(losses, sampler.device)
 
 
 def run_step(trainer: Trainer, step: int) -> StepResult:
@@ -100,11 +137,12 @@ def _accumulate(trainer: Trainer, step: int) -> list[torch.Tensor]:
 
 
 def _mean_over_ranks(losses: list[torch.Tensor], device: torch.device) -> float:
-    """Mean loss over the ranks that know it, those of the last stage, given to all."""
-    known = [sum(float(loss) for loss in losses), len(losses)]
-    totals = torch.tensor(known, dtype=torch.float64, device=device)
-    dist.all_reduce(totals)
-    return float(totals[0] / totals[1])
+    """Mean loss of a token over the ranks that know it, those of the last stage, given to all."""
+    known = torch.zeros(2, dtype=torch.float64, device=device)
+    for loss in losses:  # a sum and its number of tokens
+        known += loss
+    dist.all_reduce(known)
+    return float(known[0] / known[1])
 
 
 def _largest_rss_gib(device: torch.device) -> float:

@@ -15,8 +15,10 @@ from pipeline.training.megatron.optimizer import (
 )
 from pipeline.training.megatron.ranks import Position, initialize_ranks
 from pipeline.training.megatron.step import (
+    attention_mask,
     clear_gradients,
     forward_backward,
+    forward_only,
     has_finite_gradients,
 )
 
@@ -30,11 +32,13 @@ __all__ = [
     "Model",
     "Position",
     "advance_schedule",
+    "attention_mask",
     "build_model",
     "build_optimizer",
     "build_schedule",
     "clear_gradients",
     "forward_backward",
+    "forward_only",
     "has_finite_gradients",
     "initialize_ranks",
     "learning_rate",
