@@ -31,8 +31,11 @@ def add(verbs: Verbs) -> None:
     probe.add_argument(
         "--read",
         type=Path,
+        nargs="+",
+        default=[],
         metavar="FILE",
-        help="a recording, nvidia-smi topo -m, hwloc or NCCL XML instead of this node",
+        help="instead of this node: a recording, hwloc or NCCL XML, or nvidia-smi topo -m, lscpu and numactl -H text, "
+        "in one file or several; - is standard input",
     )
     probe.add_argument(
         "-o",
@@ -40,5 +43,16 @@ def add(verbs: Verbs) -> None:
         type=Path,
         metavar="FILE",
         help="also save a recording, without names or addresses",
+    )
+    probe.add_argument(
+        "--draw",
+        nargs="?",
+        const=Path("-"),
+        type=Path,
+        metavar="FILE.svg|.png",
+        help="draw the node and who sits where; without a file, or with -, in the terminal",
+    )
+    probe.add_argument(
+        "--theme", default="light", choices=("light", "dark"), help="background of the picture (default: %(default)s)"
     )
     probe.add_argument("--json", action="store_true", help="for machines")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.errors import HimoriError, UserError
-
-
-class DataError(UserError):
-    """What `data.path` names can't be trained on."""
+from pipeline.errors import HimoriError
 
 
 class RunFailed(HimoriError):
@@ -19,8 +15,8 @@ class RendezvousFailed(RunFailed):
     """The ranks of the run did not find each other in time."""
 
 
-class CorpusMismatch(RunFailed):
-    """Ranks of one run read different text."""
+class DataMismatch(RunFailed):
+    """Ranks of one run read different data."""
 
 
 class NonFinite(RunFailed):

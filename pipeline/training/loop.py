@@ -15,9 +15,34 @@ from pipeline.training import megatron
 from pipeline.training.data import Sampler
 from pipeline.training.events import EventSink
 from pipeline.training.failures import NonFinite
+from pipeline.types import Recipe
 
 _MEMORY_EVERY_STEPS = 10
 _KIB_PER_GIB = 1 << 20
+_BYTES_PER_GIB = 1 << 30
+_GROWN = 1.001
+"""A new peak of GPU memory is told from this ratio on: a line of each rank now and then, not all the time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Validation:
+    """When to look at the loss on held-out data, and at how much of it."""
+
+    sampler: Sampler
+    every_steps: int
+    batches: int
+    """Global batches."""
+
+    @classmethod
+    def of(cls, sampler: Sampler | None, recipe: Recipe) -> Validation | None:
+        """What a recipe asks for; None where it asks for nothing."""
+        if sampler is None or not recipe.eval_every:
+            return None
+        return cls(sampler=sampler, every_steps=recipe.eval_every, batches=recipe.eval_batches)
+
+    def is_due(self, step: int, *, last: int) -> bool:
+        """Whether to look after this step; after the last one in any case."""
+        return step % self.every_steps == 0 or step == last
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +57,8 @@ class Trainer:
     sink: EventSink
     reports: bool
     """Whether this is the rank that reports the measurements of all."""
+    validation: Validation | None = None
+    """None: the loss on held-out data is never looked at."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +73,7 @@ class StepResult:
 
 def train(trainer: Trainer) -> None:
     """Runs all steps; raises NonFinite at the first loss or gradient that isn't finite."""
+    told_gib = 0.0
     for step in range(1, trainer.steps + 1):
         result = run_step(trainer, step)
         _require_finite(trainer, step, result)
@@ -54,8 +82,22 @@ def train(trainer: Trainer) -> None:
         values = metrics_of(result, trainer.sampler, step)
         if step % _MEMORY_EVERY_STEPS == 0 or step == trainer.steps:
             values["memory/rss_max_gib"] = _largest_rss_gib(trainer.sampler.device)
+            told_gib = _report_gpu_memory(trainer, step, told_gib)
+        if trainer.validation and trainer.validation.is_due(step, last=trainer.steps):
+            values["validation/loss"] = validate(trainer.model, trainer.validation)
         if trainer.reports:
             trainer.sink.emit("metrics", {"step": step, "values": values})
+
+
+def validate(model: Any, validation: Validation) -> float:
+    """Mean loss over the same held-out tokens each time, equal on all ranks; the model is left as it was."""
+    sampler = validation.sampler
+    losses = [
+        loss
+        for batch in range(1, validation.batches + 1)
+        for loss in megatron.forward_only(model, sampler.batches(batch), sampler.layout, sampler.sequence_length)
+    ]
+    return _mean_over_ranks(losses, sampler.device)
 
 
 def run_step(trainer: Trainer, step: int) -> StepResult:
@@ -95,11 +137,12 @@ def _accumulate(trainer: Trainer, step: int) -> list[torch.Tensor]:
 
 
 def _mean_over_ranks(losses: list[torch.Tensor], device: torch.device) -> float:
-    """Mean loss over the ranks that know it, those of the last stage, given to all."""
-    known = [sum(float(loss) for loss in losses), len(losses)]
-    totals = torch.tensor(known, dtype=torch.float64, device=device)
-    dist.all_reduce(totals)
-    return float(totals[0] / totals[1])
+    """Mean loss of a token over the ranks that know it, those of the last stage, given to all."""
+    known = torch.zeros(2, dtype=torch.float64, device=device)
+    for loss in losses:  # a sum and its number of tokens
+        known += loss
+    dist.all_reduce(known)
+    return float(known[0] / known[1])
 
 
 def _largest_rss_gib(device: torch.device) -> float:
@@ -108,6 +151,19 @@ def _largest_rss_gib(device: torch.device) -> float:
     largest = torch.tensor(kib, dtype=torch.int64, device=device)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return int(largest) / _KIB_PER_GIB
+
+
+def _report_gpu_memory(trainer: Trainer, step: int, told_gib: float) -> float:
+    """Tells how much of its GPU this rank used at most, when that has grown since `told_gib`; nothing on a CPU."""
+    device = trainer.sampler.device
+    if device.type != "cuda":
+        return told_gib
+    allocated = torch.cuda.max_memory_allocated(device) / _BYTES_PER_GIB
+    if allocated < told_gib * _GROWN:
+        return told_gib
+    reserved = torch.cuda.max_memory_reserved(device) / _BYTES_PER_GIB
+    trainer.sink.emit("memory", {"step": step, "allocated_gib": allocated, "reserved_gib": reserved})
+    return allocated
 
 
 def _require_finite(trainer: Trainer, step: int, result: StepResult) -> None:

@@ -32,5 +32,7 @@ class Experiment:
     rehearsal: bool = False
     """Every rank is put in its place, looks at itself and ends: nothing is trained, torch isn't needed."""
     seed: int = 1234
+    calibration: str = "public"
+    """Which measured runs the plan's speed rests on: a name that `himori calibrate` gave, a file, or public."""
     run_root: str = "runs"
     """Folder of run directories; on a cluster every node has to see it."""
