@@ -44,6 +44,9 @@ def facts(snapshot: NodeSnapshot) -> dict[str, str]:
         "memory": " | ".join(_memory(node.memory_total_bytes) for node in snapshot.nodes),
         "distances": " | ".join(" ".join(map(str, node.distances)) or _UNKNOWN for node in snapshot.nodes),
         "GPUs": ", ".join(_counted(gpu.name or _UNKNOWN for gpu in gpus)) or "none",
+        "GPU memory": ", ".join(_counted(_mib(gpu.memory_bytes) for gpu in gpus)) or "none",
+        "GPU power limit": ", ".join(_counted(_watts(gpu.power_limit_watts) for gpu in gpus)) or "none",
+        "GPU driver": snapshot.driver or _UNKNOWN,
         "GPU bus ids": " ".join(gpu.bdf for gpu in gpus) or "none",
         "NUMA node of each GPU": " ".join(str(gpu.numa_node) for gpu in gpus) or "none",
         "NICs": " ".join(nic.name for nic in nics) or "none",
@@ -75,6 +78,14 @@ def _differences(examples: Sequence[Mapping[str, str]]) -> tuple[Difference, ...
 def _memory(size: int | None) -> str:
     """Two nodes of one kind differ by what their firmware keeps: three digits are compared."""
     return _UNKNOWN if size is None else f"{float(f'{size / _GIB:.3g}'):g} GiB"
+
+
+def _mib(size: int | None) -> str:
+    return _UNKNOWN if size is None else f"{size >> 20} MiB"
+
+
+def _watts(limit: float | None) -> str:
+    return _UNKNOWN if limit is None else f"{limit:g} W"
 
 
 def _port(port: Port) -> str:
