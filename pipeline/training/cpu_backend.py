@@ -58,6 +58,8 @@ _REPLACEMENTS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (torch.cuda, "current_device", lambda: CPU),
     # 0.19 fetches the stream before it reduces gradients, and uses it for CUDA graphs alone.
     (torch.cuda, "current_stream", lambda: None),
+    # A checkpoint waits for the device before it copies from it.
+    (torch.cuda, "synchronize", lambda _device=None: None),
 )
 
 

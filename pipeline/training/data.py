@@ -45,6 +45,10 @@ class Sampler:
         for micro in range(self.layout.num_microbatches):
             yield self._batch(sample_order(self._places(step, micro), samples=self.samples, seed=self.seed))
 
+    def sample_ids(self, step: int, micro: int) -> list[int]:
+        """Which samples this rank's micro-batch of a step is made of."""
+        return [int(i) for i in sample_order(self._places(step, micro), samples=self.samples, seed=self.seed)]
+
     def _places(self, step: int, micro: int) -> npt.NDArray[np.int64]:
         """Places in the endless order of samples: each micro-batch takes the next share for each dp rank in turn."""
         size = self.layout.micro_batch

@@ -130,7 +130,8 @@ def build_model(experiment: Experiment, plan: Plan, backend: Backend) -> Distrib
         ddp_config=DistributedDataParallelConfig(
             use_distributed_optimizer=experiment.optimizer.distributed,
             grad_reduce_in_fp32=True,
-            check_for_nan_in_grad=True,
+            # The loop looks at all ranks' gradients at once: Megatron's own check raises on some ranks only.
+            check_for_nan_in_grad=False,
         ),
         module=Float16Module(config, model) if config.bf16 else model,
     )
@@ -172,6 +173,7 @@ def transformer_config(experiment: Experiment, layout: Layout, backend: Backend)
         cross_entropy_loss_fusion=dtype is DType.bf16 and experiment.techniques.cross_entropy is CrossEntropy.native,
         cross_entropy_fusion_impl="native",
         masked_softmax_fusion=False,
+        deterministic_mode=experiment.recipe.deterministic,
         gradient_accumulation_fusion=False,
         deallocate_pipeline_outputs=True,
         # gloo has no batched sends, and nothing to synchronize with.
@@ -267,9 +269,9 @@ def learning_rate(schedule: OptimizerParamScheduler) -> float:
     return float(schedule.get_lr({}))
 
 
-def advance_schedule(schedule: OptimizerParamScheduler) -> None:
-    """Moves on by one optimizer step."""
-    schedule.step(increment=1)
+def advance_schedule(schedule: OptimizerParamScheduler, *, steps: int = 1) -> None:
+    """Moves on by some optimizer steps."""
+    schedule.step(increment=steps)
 
 
 # --------------------------------------------------------------------------- one step
@@ -286,8 +288,7 @@ def forward_backward(
 ) -> list[torch.Tensor]:
     """Adds up the gradient of the mean loss over `layout.num_microbatches` batches and reduces it over ranks.
 
-    Returns the loss of each micro-batch, a scalar, on ranks of the last stage; nothing on others. Raises
-    RuntimeError when a gradient isn't finite.
+    Returns the loss of each micro-batch, a scalar, on ranks of the last stage; nothing on others.
     """
     run = get_forward_backward_func()
     losses: list[torch.Tensor] = run(
@@ -314,9 +315,15 @@ def _mean_loss(token_losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
     return total, count, total.detach() / count
 
 
-def has_finite_gradients(model: DistributedDataParallel) -> bool:
-    """Whether all gradients accumulated on this rank are finite."""
-    return all(bool(torch.isfinite(buffer.grad_data).all()) for buffer in model.buffers)
+def gradient_sum(model: DistributedDataParallel) -> float:
+    """Sum over the gradients on this rank, reduced ones where they are; it isn't finite when one of them isn't."""
+    buffers = [*model.buffers, *model.expert_parallel_buffers]
+    return float(sum(buffer.grad_data.sum(dtype=torch.float64) for buffer in buffers))
+
+
+def timed_configs(model: DistributedDataParallel, optimizer: MegatronOptimizer) -> list[Any]:
+    """The configurations whose `timers` Megatron calls around the parts of a step."""
+    return [model.config, optimizer.config]
 
 
 def optimizer_step(optimizer: MegatronOptimizer) -> float:

@@ -48,7 +48,18 @@ OBEYED = {
             "distributed",
         }
     ),
-    "recipe": frozenset({"steps", "sequence_length", "micro_batch", "global_batch"}),
+    "recipe": frozenset(
+        {
+            "steps",
+            "sequence_length",
+            "micro_batch",
+            "global_batch",
+            "checkpoint_every_steps",
+            "checkpoint_keep_last",
+            "checkpoint_keep_every_steps",
+            "deterministic",
+        }
+    ),
     "data": frozenset({"path"}),
     "techniques": frozenset({"cross_entropy"}),
     "layout": frozenset(

@@ -19,6 +19,7 @@ from pipeline.types.plan import (
     StepTime,
     ThroughputEstimate,
 )
+from pipeline.types.profile import Guard, Profile, ProfileKind, SpikeAction
 from pipeline.types.recipe import (
     CpComm,
     CrossEntropy,
@@ -36,10 +37,11 @@ from pipeline.types.recipe import (
     Techniques,
     Tracking,
 )
-from pipeline.types.run import End, Handle, RankExit, RunState, Submission
+from pipeline.types.run import Cause, End, Handle, RankExit, RunState, Submission, WorkerCode
 
 __all__ = [
     "Activation",
+    "Cause",
     "Cluster",
     "Confidence",
     "Cost",
@@ -55,6 +57,7 @@ __all__ = [
     "Fit",
     "GpuDialect",
     "GpuSpec",
+    "Guard",
     "Handle",
     "HardwareProfile",
     "Interval",
@@ -71,6 +74,8 @@ __all__ = [
     "OptimizerSpec",
     "Plan",
     "Precision",
+    "Profile",
+    "ProfileKind",
     "RankExit",
     "Reason",
     "Recipe",
@@ -78,10 +83,12 @@ __all__ = [
     "RecomputeMethod",
     "RunState",
     "Sharding",
+    "SpikeAction",
     "StageMemory",
     "StepTime",
     "Submission",
     "Techniques",
     "ThroughputEstimate",
     "Tracking",
+    "WorkerCode",
 ]
