@@ -13,9 +13,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from launchers import shim
+from launchers.attempts import begin_attempt, with_outlook
 from launchers.job_hub import JobHub
 from launchers.member import Member
 from launchers.messages import LINE_LIMIT_BYTES
@@ -24,10 +26,13 @@ from launchers.node_hub import NodeHub
 from launchers.placing import NodePlacing
 from launchers.ports import candidate_ports, job_token, listen, node_socket_path
 from launchers.task import Task, read_task
+from launchers.watchdog import Watchdog
+from launchers.worker_environment import deterministic_variables, profiler_prefix
 from pipeline.errors import ClusterError, HimoriError
 from pipeline.placement.policy import BindingPolicy
 from pipeline.rundir import AttemptDir, RunDir, write_json
-from pipeline.types import End, Experiment, RunState
+from pipeline.submission import signal_lead_s
+from pipeline.types import Cause, End, Experiment, LauncherKind, RunState
 
 HANDLE_WAIT_S = 30.0
 SYNC_NICE = 10
@@ -53,13 +58,15 @@ def _confirmed_attempt(run: RunDir, task: Task) -> AttemptDir:
     """The attempt this job is; a job whose submission was never completed must not train."""
     deadline = time.monotonic() + HANDLE_WAIT_S
     while time.monotonic() < deadline:
-        attempt = run.last_attempt()
-        handle = attempt.read_handle() if attempt else None
-        if attempt and handle:
+        first = run.read_submission().attempt if run.submission_file.exists() else 0
+        handle = run.attempt(first).read_handle() if first else None
+        if handle:
             expected = handle.job_id if task.launcher is handle.launcher else None
             if task.launcher.name == "slurm" and expected != task.job_id:
                 raise ClusterError(f"run {run.run_id} belongs to job {expected}, this is job {task.job_id}")
-            return attempt
+            if task.is_job_leader:
+                return begin_attempt(run, first=first, restarts=task.restarts)
+            return run.attempt(first + task.restarts)
         time.sleep(0.2)
     raise ClusterError(f"run {run.run_id} was never submitted completely; cancel this job and submit again")
 
@@ -82,7 +89,12 @@ class Supervisor:
         cluster, task = self._experiment.cluster, self._task
         socket_path = node_socket_path(self._token, task.node)
         member = Member(
-            task, run_dir=self._run.path, attempt=self._attempt.number, token=self._token, grace_s=cluster.stop_grace_s
+            task,
+            run_dir=self._run.path,
+            attempt=self._attempt.number,
+            token=self._token,
+            variables=deterministic_variables() if self._experiment.recipe.deterministic else (),
+            prefix=profiler_prefix(self._experiment.profile, self._attempt, task),
         )
         _on_signals(member.signalled)
         timeout_s = cluster.rendezvous_timeout_s
@@ -101,7 +113,7 @@ class Supervisor:
             token=self._token,
             files=files,
             placing=self._placing(files),
-            grace_s=self._experiment.cluster.stop_grace_s,
+            watchdog=Watchdog(self._attempt, self._task.node),
         )
         try:
             await hub.run(socket_path, ports=self._ports, timeout_s=timeout_s)
@@ -124,9 +136,8 @@ class Supervisor:
         try:
             await self._lead_to_the_end(timeout_s)
         except HimoriError as error:
-            write_json(
-                self._attempt.end_file, End(state=RunState.failed, message=str(error), first=None, time=time.time())
-            )
+            end = End(state=RunState.failed, message=str(error), first=None, time=time.time(), cause=Cause.unknown)
+            write_json(self._attempt.end_file, end)
             raise
 
     async def _lead_to_the_end(self, timeout_s: float) -> None:
@@ -136,15 +147,19 @@ class Supervisor:
         hub = JobHub(
             task,
             token=self._token,
-            grace_s=self._experiment.cluster.stop_grace_s,
             cancel_asked=self._attempt.cancel_file.exists,
             time_limit_at=self._time_limit_at(),
+            notice_lead_s=signal_lead_s(self._run.read_submission()),
+            save_s=self._experiment.cluster.checkpoint_grace_s,
         )
         server = await asyncio.start_server(hub.serve, sock=listener, limit=LINE_LIMIT_BYTES)
         syncer = await self._start_syncer()
         try:
             end = await hub.run(address=task.first_host, port=port, roll_call_s=timeout_s)
-            write_json(self._attempt.end_file, end)
+            end = with_outlook(self._run, self._attempt, end)
+            # Slurm sends SIGTERM before it ends a job for good and before it starts it again.
+            by_slurm = task.launcher is LauncherKind.slurm and hub.ended_by is signal.SIGTERM
+            write_json(self._attempt.end_file, replace(end, decided_by_scheduler=by_slurm and not end.continues))
             code = 0 if end.state is RunState.finished else 1
             if code == 0:
                 hub.dismiss(code)
@@ -182,10 +197,8 @@ class Supervisor:
 
 def _on_signals(told: Callable[[int], None]) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         loop.add_signal_handler(number, told, int(number))
-    # Slurm's notice before the time limit: there is no checkpoint to write yet, and its default would kill us.
-    loop.add_signal_handler(signal.SIGUSR2, lambda: None)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def steps_on_disk(run: RunDir) -> list[int]:
 
 
 def read_manifest(run: RunDir, step: int) -> Manifest:
-    """Raises RunDirError saying why when the checkpoint of a step is not whole: a file is missing or of another size."""
+    """Raises RunDirError saying why when a checkpoint is not whole: a file is missing or of another size."""
     path = checkpoint_path(run, step)
     try:
         manifest = read_json(path / MANIFEST, Manifest)

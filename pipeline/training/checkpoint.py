@@ -134,11 +134,14 @@ class Checkpoints:
         megatron_checkpoint.restore(model, optimizer, loaded)
         megatron.advance_schedule(self._trained.schedule, steps=manifest.step)
         if not same:
-            self._warn("the layout differs from the checkpoint's: its state was resharded, random generators start anew")
+            self._warn(
+                "the layout differs from the checkpoint's: its state was resharded, random generators start anew"
+            )
         if self._rank == 0:
             seconds = time.perf_counter() - began
             self._sink.emit(
-                "resumed", {"step": manifest.step, "of_attempt": manifest.attempt, "seconds": seconds, "same_layout": same}
+                "resumed",
+                {"step": manifest.step, "of_attempt": manifest.attempt, "seconds": seconds, "same_layout": same},
             )
 
     # ----------------------------------------------------------------- saving
@@ -242,7 +245,9 @@ class Checkpoints:
         except OSError as error:
             return str(error)
         told = {"step": pending.step, "bytes": manifest.bytes, "seconds": time.perf_counter() - pending.began}
-        self._sink.emit("checkpoint", {**told, "removed": removed, "path": str(checkpoint_path(self._run, pending.step))})
+        self._sink.emit(
+            "checkpoint", {**told, "removed": removed, "path": str(checkpoint_path(self._run, pending.step))}
+        )
         return ""
 
     # ----------------------------------------------------------------- among ranks

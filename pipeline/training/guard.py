@@ -1,4 +1,4 @@
-"""Watches over the numbers of a run: what isn't finite, what jumps, which batch it was, and whether it was the machine."""
+"""Watches over the numbers of a run: what isn't finite, what jumps, which batch it was, whether it was the machine."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ class NumericsGuard:
                 self._checksum += sum(zlib.crc32(row.numpy().tobytes()) for row in batch.tokens.cpu())
             yield batch
 
-    def check(self, step: int, loss: float, *, bad_gradients: bool, first: Outcome, again: Callable[[], Outcome]) -> None:
+    def check(
+        self, step: int, loss: float, *, bad_gradients: bool, first: Outcome, again: Callable[[], Outcome]
+    ) -> None:
         """Raises NonFinite or HardwareSuspected on all ranks when the step can't be gone on from; warns of a spike.
 
         `again` runs forward and backward of the step once more.
@@ -145,7 +147,11 @@ class NumericsGuard:
 
     def _failure(self, kind: type[RunFailed], step: int, what: str, culprits: Sequence[Culprit]) -> RunFailed:
         self._report(step, what, culprits)
-        hint = "" if kind is HardwareSuspected else "; lower optimizer.lr, raise optimizer.warmup_steps or look at the data"
+        hint = (
+            ""
+            if kind is HardwareSuspected
+            else "; lower optimizer.lr, raise optimizer.warmup_steps or look at the data"
+        )
         return kind(f"step {step}: {what}{_where(culprits)}{hint}")
 
     def _report(self, step: int, what: str, culprits: Sequence[Culprit]) -> None:
@@ -157,9 +163,7 @@ class NumericsGuard:
     def _culprits(self, step: int, outcome: Outcome) -> list[Culprit]:
         """The micro-batches whose loss isn't finite, else the one with the largest loss; the same on all ranks."""
         own = [
-            Culprit(
-                rank=self._rank, micro_batch=micro, loss=loss, samples=tuple(self._sampler.sample_ids(step, micro))
-            )
+            Culprit(rank=self._rank, micro_batch=micro, loss=loss, samples=tuple(self._sampler.sample_ids(step, micro)))
             for micro, loss in enumerate(outcome.losses)
         ]
         everywhere = [culprit for culprits in self._gathered(own) for culprit in culprits]

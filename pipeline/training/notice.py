@@ -36,5 +36,7 @@ class Notice:
 def show_stacks_into(path: Path) -> None:
     """From now on SHOW_STACKS writes the stacks of all threads to a file, also while a collective holds the thread."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    stream: IO[str] = path.open("a", encoding="utf-8")  # open for the life of the process: faulthandler keeps its number
+    stream: IO[str] = path.open(
+        "a", encoding="utf-8"
+    )  # open for the life of the process: faulthandler keeps its number
     faulthandler.register(SHOW_STACKS, file=stream, all_threads=True)
