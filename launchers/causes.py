@@ -15,7 +15,7 @@ from pipeline.types import Cause, RankExit, WorkerCode
 KERNEL_OOM = "the kernel killed a process of this node for lack of memory"
 """What a supervisor adds to the last lines of a worker that died while the kernel's counter of such kills went up."""
 
-_BY_CODE = {
+_BY_CODE: dict[int, Cause] = {
     WorkerCode.user_error: Cause.user_error,
     WorkerCode.refused: Cause.user_error,
     WorkerCode.numerics: Cause.numerics,

@@ -101,7 +101,8 @@ class Checkpoints:
 
     def resume(self) -> int:
         """Loads the newest checkpoint that is whole; the step it is of, 0 when there is none."""
-        for step in self._agreed(steps_on_disk(self._run) if self._rank == 0 else []):
+        steps: list[int] = self._agreed(steps_on_disk(self._run) if self._rank == 0 else [])
+        for step in steps:
             manifest, complaint = self._agreed(_manifest_of(self._run, step) if self._rank == 0 else (None, ""))
             complaint = complaint or self._broken_file(manifest)
             if complaint:

@@ -118,8 +118,8 @@ def state_bytes(model: Any, optimizer: MegatronOptimizer) -> int:
 
     Parameters as they are, and of each that the optimizer has here a master copy and two moments, 12 bytes.
     """
-    weights = sum(p.numel() * p.element_size() for _, chunk in _chunks(model) for p in chunk.parameters())
-    owned = sum(p.numel() for inner in _inner(optimizer) for group in inner.param_groups for p in group["params"])
+    weights: int = sum(p.numel() * p.element_size() for _, chunk in _chunks(model) for p in chunk.parameters())
+    owned: int = sum(p.numel() for inner in _inner(optimizer) for group in inner.param_groups for p in group["params"])
     return weights + 12 * owned
 
 
