@@ -49,7 +49,20 @@ OBEYED = {
             "distributed",
         }
     ),
-    "recipe": frozenset({"steps", "sequence_length", "micro_batch", "global_batch", "eval_every", "eval_batches"}),
+    "recipe": frozenset(
+        {
+            "steps",
+            "sequence_length",
+            "micro_batch",
+            "global_batch",
+            "eval_every",
+            "eval_batches",
+            "checkpoint_every_steps",
+            "checkpoint_keep_last",
+            "checkpoint_keep_every_steps",
+            "deterministic",
+        }
+    ),
     "data": frozenset(
         {
             "kind",

@@ -19,7 +19,8 @@ from pipeline.training.megatron.step import (
     clear_gradients,
     forward_backward,
     forward_only,
-    has_finite_gradients,
+    gradient_sum,
+    timed_configs,
 )
 
 
@@ -39,9 +40,10 @@ __all__ = [
     "clear_gradients",
     "forward_backward",
     "forward_only",
-    "has_finite_gradients",
+    "gradient_sum",
     "initialize_ranks",
     "learning_rate",
     "optimizer_step",
+    "timed_configs",
     "version",
 ]

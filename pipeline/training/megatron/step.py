@@ -32,7 +32,7 @@ def forward_backward(
     """Adds up the gradient of the mean loss over `layout.num_microbatches` batches and reduces it over ranks.
 
     Returns for each micro-batch the sum of its tokens' losses and their number, float64 of shape [2], on ranks of the
-    last stage; nothing on others. Raises RuntimeError when a gradient isn't finite.
+    last stage; nothing on others.
     """
     return _run(model, batches, layout, sequence_length, forward_only=False)
 
@@ -89,9 +89,15 @@ def _sum_of_losses(
     return total, count.int(), torch.stack([total.detach().double(), count.double()])
 
 
-def has_finite_gradients(model: Model) -> bool:
-    """Whether all gradients accumulated on this rank are finite."""
-    return all(bool(torch.isfinite(gradient).all()) for chunk in model for gradient in _gradients(chunk))
+def gradient_sum(model: Model) -> float:
+    """Sum over the gradients on this rank, reduced ones where they are; it isn't finite when one of them isn't."""
+    sums = [gradient.sum(dtype=torch.float64) for chunk in model for gradient in _gradients(chunk)]
+    return float(torch.stack(sums).sum()) if sums else 0.0
+
+
+def timed_configs(model: Model, optimizer: MegatronOptimizer) -> list[Any]:
+    """The configurations whose `timers` Megatron calls around the parts of a step."""
+    return [*(chunk.config for chunk in model), optimizer.config]
 
 
 def _gradients(chunk: Wrapped) -> Iterator[torch.Tensor]:
