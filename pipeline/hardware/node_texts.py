@@ -139,6 +139,8 @@ def _recording(text: str) -> NodeSnapshot:
         raise TopologyError(f"{hint}: {str(error).splitlines()[0]}") from error
     if not isinstance(document, dict):
         raise TopologyError(hint)
+    if "cores" not in document:
+        raise TopologyError(f"no key 'cores' as a recording has: {hint}")
     return from_document(document)
 
 
