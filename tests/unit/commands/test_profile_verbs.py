@@ -23,7 +23,14 @@ from pipeline.placement.drift import Agreement, Comparison, compare_with_profile
 from pipeline.planning.plan import make_plan
 from pipeline.types import Confidence, HardwareProfile
 
-PLANNED = ["experiment=demo", "cluster=slurm", "layout.tp=1", "ranks=null", "recipe.global_batch=1680"]
+PLANNED = [
+    "experiment=demo",
+    "cluster=slurm",
+    "layout.tp=1",
+    "ranks=null",
+    "recipe.micro_batch=1",
+    "recipe.global_batch=1680",
+]
 
 
 def recorded(path: Path, snapshot: NodeSnapshot) -> Path:
