@@ -28,6 +28,10 @@ _TERMINAL = Path("-")
 
 def probe(arguments: argparse.Namespace) -> int:
     """Prints a node; with --output also saves a recording that holds no names of hosts, serial numbers or addresses."""
+    if arguments.overrides:
+        from pipeline.commands.probe_cluster import probe_cluster
+
+        return probe_cluster(arguments)
     _check_picture(arguments.draw)
     snapshot = read_node(arguments.read)
     count = arguments.ranks if arguments.ranks is not None else _usual_ranks(snapshot)

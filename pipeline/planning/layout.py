@@ -71,6 +71,7 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
         ep=request.ep or 1,
         etp=request.etp or 1,
         chunk_layers=tuple(request.chunk_layers),
+        shard_replicas=request.shard_replicas or 1,
     )
     return layout, (
         Reason(what="ranks_per_node", value=str(per_node), why=why_per_node),
@@ -161,6 +162,7 @@ def _check_positive(experiment: Experiment) -> Iterator[Problem]:
         "layout.vp": request.vp,
         "layout.ep": request.ep,
         "layout.etp": request.etp,
+        "layout.shard_replicas": request.shard_replicas,
         "nodes": experiment.nodes,
         "ranks": experiment.ranks,
     }

@@ -22,20 +22,26 @@ def plan_text(experiment: Experiment, plan: Plan, submission: Submission, script
 
 
 def _headline(experiment: Experiment, plan: Plan) -> list[tuple[str, str]]:
-    recipe, model = experiment.recipe, experiment.model
+    model = experiment.model
     return [
         ("experiment", plan.experiment),
         ("hardware", _described(experiment.hardware.name, experiment.hardware.description)),
         ("cluster", _described(experiment.cluster.name, experiment.cluster.description)),
         ("model", f"{model.name}, {_count(plan.parameters)} parameters, vocabulary {plan.padded_vocab_size}"),
         ("precision", experiment.precision.name),
-        (
-            "training",
-            f"{recipe.steps} steps x {recipe.global_batch} samples of {recipe.sequence_length} tokens "
-            f"= {_count(plan.total_tokens)} tokens",
-        ),
+        ("training", _training(experiment, plan)),
         ("memory, speed", headline(plan)),
     ]
+
+
+def _training(experiment: Experiment, plan: Plan) -> str:
+    recipe = experiment.recipe
+    if experiment.rehearsal:
+        return "none: a rehearsal, ranks take their places, look at themselves and end"
+    return (
+        f"{recipe.steps} steps x {recipe.global_batch} samples of {recipe.sequence_length} tokens "
+        f"= {_count(plan.total_tokens)} tokens"
+    )
 
 
 def _estimates(plan: Plan) -> Iterator[str]:
