@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_tree import write_files, write_tree
 from support.cli import HIMORI
-from unit.hardware.fake_tree import write_files, write_tree
 
 from pipeline.hardware.nvml import NvmlReading, read_nvml, with_nvml
 from pipeline.hardware.recording import anonymous, from_document, to_document
