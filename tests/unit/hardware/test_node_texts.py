@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -111,6 +112,13 @@ def test_every_recording_is_one(name: str) -> None:
     text = NodeText(name, yaml.safe_dump(NODES[name]["snapshot"], sort_keys=False))
     assert is_recording([text])
     assert snapshot_of_texts([text]).cores
+
+
+def test_a_certificate_and_json_have_the_recording_in_them() -> None:
+    recording = NODES["laptop"]["snapshot"]
+    whole = read(yaml.safe_dump(recording))
+    assert read(json.dumps({"schema": 1, "data": {"node": "n1", "snapshot": recording}})) == whole
+    assert read(json.dumps({"snapshot": recording, "bindings": []})) == whole
 
 
 def test_tables_are_no_recording() -> None:

@@ -50,6 +50,16 @@ def test_cuda_numbers_what_the_driver_shows_slurm_what_the_node_has() -> None:
         visible_gpus(here, {"CUDA_VISIBLE_DEVICES": "2"})
 
 
+def test_gpus_hidden_from_a_task_are_not_taken_for_absent() -> None:
+    """Each task sees a GPU of its own: the ranks of the node don't share that one."""
+    one = [replace(gpu, is_reachable=gpu.bdf == BUSES[2]) for gpu in GPUS]
+    assert visible_gpus(one, {}, ranks=4) is None
+    assert visible_gpus(one, {}, ranks=1) == (BUSES[2],)
+    assert visible_gpus(one, {"SLURM_STEP_GPUS": "0-3"}, ranks=4) == tuple(BUSES)
+    all_here = [replace(gpu, is_reachable=True) for gpu in GPUS]
+    assert visible_gpus(all_here, {"CUDA_VISIBLE_DEVICES": "1"}, ranks=4) == (BUSES[1],)
+
+
 def test_mig_devices_are_their_gpu() -> None:
     cut = [
         replace(GPUS[0], mig=(part("MIG-5c1b"), part("MIG-5c2b"))),
