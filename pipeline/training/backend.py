@@ -18,6 +18,8 @@ class LayerParts:
     core_attention: type[torch.nn.Module]
     rms_norm: type[torch.nn.Module]
     layer_norm: type[torch.nn.Module]
+    latent_projection: type[torch.nn.Module]
+    """A linear map that every tensor-parallel rank holds whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
