@@ -84,7 +84,9 @@ def _replicas(experiment: Experiment, layout: Layout) -> Iterator[Problem]:
 def _overlaps(experiment: Experiment, layout: Layout) -> Iterator[Problem]:
     asked, ranks = experiment.techniques, layout.dp * layout.cp
     if asked.overlap_grad_reduce and ranks == 1:
-        yield Problem("overlap_grad_reduce", "techniques.overlap_grad_reduce: one rank has nothing to reduce; leave it out")
+        yield Problem(
+            "overlap_grad_reduce", "techniques.overlap_grad_reduce: one rank has nothing to reduce; leave it out"
+        )
     if asked.overlap_param_gather:
         if not gathers_parameters(experiment):
             yield Problem(
@@ -217,7 +219,9 @@ def _muon(experiment: Experiment, _: Layout) -> Iterator[Problem]:
     if techniques.sharding is not Sharding.none:
         yield Problem("muon", "optimizer.muon: needs whole matrices; give techniques.sharding=none")
     if techniques.optimizer_offload or techniques.param_remainders:
-        yield Problem("muon", "optimizer.muon: goes with neither optimizer_offload nor param_remainders; leave them out")
+        yield Problem(
+            "muon", "optimizer.muon: goes with neither optimizer_offload nor param_remainders; leave them out"
+        )
     if experiment.model.mla is not None and experiment.optimizer.muon.split_qkv:
         yield Problem("muon", "optimizer.muon.split_qkv: latent attention has no such matrix; give false")
 
@@ -238,7 +242,9 @@ def _offload(experiment: Experiment, _: Layout) -> Iterator[Problem]:
     modules = techniques.offload_modules
     for module in modules:
         if module not in OFFLOADED:
-            yield Problem("offload_modules", f"techniques.offload_modules: no {module}; there are {', '.join(OFFLOADED)}")
+            yield Problem(
+                "offload_modules", f"techniques.offload_modules: no {module}; there are {', '.join(OFFLOADED)}"
+            )
         elif module in {"expert_fc1", "moe_act"} and experiment.model.moe is None:
             yield Problem("offload_modules", f"techniques.offload_modules: {experiment.model.name} has no {module}")
     if "attn_proj" in modules and "core_attn" not in modules:

@@ -46,9 +46,7 @@ def install() -> Backend:
     parts = LayerParts(
         core_attention=CausalAttention, rms_norm=RMSNorm, layer_norm=LayerNorm, latent_projection=LatentProjection
     )
-    return Backend(
-        device=CPU, collectives="gloo", parts=parts, prepare_randomness=cpu_megatron.prepare_randomness
-    )
+    return Backend(device=CPU, collectives="gloo", parts=parts, prepare_randomness=cpu_megatron.prepare_randomness)
 
 
 # --------------------------------------------------------------------------- names of torch

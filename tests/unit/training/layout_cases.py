@@ -32,10 +32,15 @@ from pipeline.types import (
     Sharding,
 )
 
-STEPS = 3
+STEPS = 2
 
 EXPERTS = MoeSpec(
-    num_experts=4, top_k=2, expert_ffn_hidden_size=32, shared_ffn_hidden_size=32, dense_layers=1, balance_weight=0.01,
+    num_experts=4,
+    top_k=2,
+    expert_ffn_hidden_size=32,
+    shared_ffn_hidden_size=32,
+    dense_layers=1,
+    balance_weight=0.01,
     z_loss=1e-3,
 )
 LATENTS = MlaSpec(kv_lora_rank=16, q_lora_rank=16, qk_nope_dim=8, qk_rope_dim=8, v_dim=8)
@@ -99,6 +104,8 @@ class Case:
         """The experiment, or the one that a single rank runs to compare with."""
         experiment = tiny_experiment(steps=STEPS)
         experiment.model.num_layers = 4
+        # The first update counts in full, so that two steps show what it was.
+        experiment.optimizer.warmup_steps = 0
         for key, value in {**MODELS[self.model], **(self.reference if single else self.keys)}.items():
             changed(experiment, key, value)
         return experiment
@@ -200,9 +207,7 @@ class Trainers:
 
     def close(self) -> None:
         """Ends the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()
 
     def single(self, case: Case) -> dict[str, Any]:
         """What one rank measures of the case's model."""
@@ -217,8 +222,6 @@ class Trainers:
         run = write_run(self._folder / str(self._runs), experiment, plan_for(experiment, **layout))
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(
-            json.dumps({"run": str(run.path), "steps": STEPS, "fault": fault}), file=self._process.stdin, flush=True
-        )
+        print(json.dumps({"run": str(run.path), "steps": STEPS, "fault": fault}), file=self._process.stdin, flush=True)
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer
