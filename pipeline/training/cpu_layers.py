@@ -84,15 +84,21 @@ class CausalAttention(torch.nn.Module):
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        _mask: None,
+        mask: torch.Tensor | None,
         **_: Any,
     ) -> torch.Tensor:
-        """[sequence, batch, heads, width] to [sequence, batch, heads * width]; the mask is always causal."""
+        """[sequence, batch, heads, width] to [sequence, batch, heads * width]; always causal.
+
+        `mask` tells what else a token (rows) must not see, bool of shape [batch, 1, sequence, sequence]; it can't be
+        had together with context parallelism.
+        """
         ranks, rank, length = self._group.size(), self._group.rank(), query.size(0)
         key, value = (_gather_sequence(part, self._group) for part in (key, value))
         positions = torch.cat([_chunk_positions(length, ranks, other) for other in range(ranks)])
         distance = positions[rank * length : (rank + 1) * length, None] - positions[None, :]
         visible = (distance >= 0) & (distance < self._window) if self._window else distance >= 0
+        if mask is not None:
+            visible = visible & ~mask
         query, key, value = (part.permute(1, 2, 0, 3) for part in (query, key, value))
         mixed = self._mix(query, key, value, visible)
         return mixed.permute(2, 0, 1, 3).flatten(2).contiguous()

@@ -1,20 +1,25 @@
 """The loss of a language model whose output layer is divided by rows of the vocabulary over ranks.
 
-Per token: -log p(label), plus z * log(Z)^2 for a z-loss (PaLM, arXiv:2204.02311, section 5). `linear_loss` computes
-the logits itself, a few tokens at a time, and never holds them all; backward computes them a second time.
+Per token: -log p(label), plus z * log(Z)^2 for a z-loss (PaLM, arXiv:2204.02311, section 5). A label below 0 counts for
+nothing. `linear_loss` computes the logits itself, a block of tokens at a time, and never holds them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-_CHUNK_LOGITS = 1 << 26
-"""Logits held at once, fp32: 256 MiB."""
+NOT_LEARNT = -1
+"""A label that counts for nothing."""
+BLOCK_LOGITS = 1 << 31
+"""Logits held at once: 4 GiB in bf16. Large blocks keep the matrix products at full speed."""
+_SAME = 1e-3
+"""How far, relatively, what comes from above may differ between tokens that count: rounding alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,20 +43,22 @@ def linear_loss(
     vocabulary: Vocabulary,
     *,
     z_loss: float = 0.0,
-    chunk_logits: int = _CHUNK_LOGITS,
+    block_logits: int = BLOCK_LOGITS,
 ) -> torch.Tensor:
     """Loss of each token, fp32 [tokens]: hidden [tokens, width], weight [rows, width], labels [tokens].
 
-    The gradient of `hidden` is this rank's share: the caller sums it over the ranks that hold other rows.
+    The gradient is taken together with the loss, for which all tokens that count have to be given the same weight by
+    what follows, as in a sum or a mean; otherwise every gradient becomes NaN, since it would be wrong. The gradient of
+    `hidden` is this rank's share: the caller sums it over the ranks that hold other rows.
     """
-    losses: torch.Tensor = _LinearLoss.apply(hidden, weight, labels, vocabulary, z_loss, chunk_logits)  # type: ignore[no-untyped-call]
+    losses: torch.Tensor = _LinearLoss.apply(hidden, weight, labels, vocabulary, z_loss, block_logits)  # type: ignore[no-untyped-call]
     return losses
 
 
 def logits_loss(
     logits: torch.Tensor, labels: torch.Tensor, vocabulary: Vocabulary, *, z_loss: float = 0.0
 ) -> torch.Tensor:
-    """The same from this rank's logits, [tokens, rows]."""
+    """The same from this rank's logits, [tokens, rows]; tokens may have any weights."""
     losses: torch.Tensor = _LogitsLoss.apply(logits, labels, vocabulary, z_loss)  # type: ignore[no-untyped-call]
     return losses
 
@@ -62,41 +69,52 @@ def logits_loss(
 def _normalizer(
     logits: torch.Tensor, labels: torch.Tensor, vocabulary: Vocabulary
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(log Z, logit of the label) of each token over the whole vocabulary; logits are fp32."""
-    largest = logits.max(dim=-1).values
+    """(log Z, logit of the label) of each token over the whole vocabulary."""
+    here, total, chosen = _statistics(logits, labels, vocabulary.start)
+    largest = here.clone()
     vocabulary.reduce(largest, dist.ReduceOp.MAX)
-    total = (logits - largest[:, None]).exp().sum(dim=-1)
-    rows, held = _held(labels, logits.size(-1), vocabulary)
-    chosen = logits.gather(1, rows[:, None]).squeeze(1) * held
-    sums = torch.stack([total, chosen])
+    sums = torch.stack([total * (here - largest).exp(), chosen])
     vocabulary.reduce(sums, dist.ReduceOp.SUM)
     return largest + sums[0].log(), sums[1]
 
 
-def _held(labels: torch.Tensor, rows: int, vocabulary: Vocabulary) -> tuple[torch.Tensor, torch.Tensor]:
+def _losses(log_z: torch.Tensor, chosen: torch.Tensor, labels: torch.Tensor, z_loss: float) -> torch.Tensor:
+    return (log_z - chosen + z_loss * log_z.square()) * (labels >= 0)
+
+
+def _statistics(
+    logits: torch.Tensor, labels: torch.Tensor, start: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Largest logit, sum of exp above it, and the label's logit (0 where it lies elsewhere), of this rank's rows."""
+    if logits.is_cuda:
+        from pipeline.training.softmax_kernels import softmax_statistics
+
+        return softmax_statistics(logits, labels, start)
+    wide = _wide(logits)
+    largest = wide.max(dim=-1).values
+    rows, held = _held(labels, logits.size(-1), start)
+    return largest, (wide - largest[:, None]).exp().sum(dim=-1), wide.gather(1, rows[:, None]).squeeze(1) * held
+
+
+def _gradient(
+    logits: torch.Tensor, labels: torch.Tensor, log_z: torch.Tensor, weights: torch.Tensor, start: int, z_loss: float
+) -> torch.Tensor:
+    """weights * d loss / d logit = weights * (p * (1 + 2 z log Z) - [is the label]); may overwrite the logits."""
+    if logits.is_cuda:
+        from pipeline.training.softmax_kernels import softmax_gradient_
+
+        return softmax_gradient_(logits, labels, start, log_z, weights, z_loss)
+    gradient = (_wide(logits) - log_z[:, None]).exp() * (1 + 2 * z_loss * log_z)[:, None]
+    rows, held = _held(labels, logits.size(-1), start)
+    gradient.scatter_add_(1, rows[:, None], -held[:, None].to(gradient.dtype))
+    return (gradient * weights[:, None]).to(logits.dtype)
+
+
+def _held(labels: torch.Tensor, rows: int, start: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Each label's row on this rank (any row where it has none), and whether it has one."""
-    local = labels - vocabulary.start
+    local = labels - start
     held = (local >= 0) & (local < rows)
     return local.clamp(0, rows - 1), held
-
-
-def _losses(log_z: torch.Tensor, chosen: torch.Tensor, z_loss: float) -> torch.Tensor:
-    return log_z - chosen + z_loss * log_z.square()
-
-
-def _logits_gradient(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    log_z: torch.Tensor,
-    upstream: torch.Tensor,
-    vocabulary: Vocabulary,
-    z_loss: float,
-) -> torch.Tensor:
-    """d loss / d logit = p * (1 + 2 z log Z) - [is the label], times what comes from above."""
-    gradient = (logits - log_z[:, None]).exp() * (1 + 2 * z_loss * log_z)[:, None]
-    rows, held = _held(labels, logits.size(-1), vocabulary)
-    gradient.scatter_add_(1, rows[:, None], -held[:, None].to(gradient.dtype))
-    return gradient * upstream[:, None]
 
 
 # --------------------------------------------------------------------------- with autograd
@@ -105,16 +123,16 @@ def _logits_gradient(
 class _LogitsLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, vocabulary: Vocabulary, z_loss: float) -> Any:
-        log_z, chosen = _normalizer(_wide(logits), labels, vocabulary)
+        log_z, chosen = _normalizer(logits, labels, vocabulary)
         ctx.save_for_backward(logits, labels, log_z)
-        ctx.vocabulary, ctx.z_loss = vocabulary, z_loss
-        return _losses(log_z, chosen, z_loss)
+        ctx.start, ctx.z_loss = vocabulary.start, z_loss
+        return _losses(log_z, chosen, labels, z_loss)
 
     @staticmethod
     def backward(ctx: Any, upstream: torch.Tensor) -> Any:
         logits, labels, log_z = ctx.saved_tensors
-        gradient = _logits_gradient(_wide(logits), labels, log_z, upstream, ctx.vocabulary, ctx.z_loss)
-        return gradient.to(logits.dtype), None, None, None
+        gradient = _gradient(logits.clone(), labels, log_z, upstream * (labels >= 0), ctx.start, ctx.z_loss)
+        return gradient, None, None, None
 
 
 class _LinearLoss(torch.autograd.Function):
@@ -126,36 +144,48 @@ class _LinearLoss(torch.autograd.Function):
         labels: torch.Tensor,
         vocabulary: Vocabulary,
         z_loss: float,
-        chunk_logits: int,
+        block_logits: int,
     ) -> Any:
-        found = [
-            _normalizer(_wide(hidden[part] @ weight.t()), labels[part], vocabulary)
-            for part in _chunks(hidden, weight, chunk_logits)
-        ]
-        log_z, chosen = (torch.cat(values) for values in zip(*found, strict=True))
-        ctx.save_for_backward(hidden, weight, labels, log_z)
-        ctx.vocabulary, ctx.z_loss, ctx.chunk_logits = vocabulary, z_loss, chunk_logits
-        return _losses(log_z, chosen, z_loss)
+        learns = any(ctx.needs_input_grad[:2])
+        losses = torch.empty(len(labels), dtype=_wide_type(weight), device=hidden.device)
+        counted = (labels >= 0).to(losses.dtype)
+        hidden_gradient = torch.empty_like(hidden) if learns else None
+        weight_gradient: torch.Tensor | None = None
+        for part in _blocks(hidden, weight, block_logits):
+            logits = hidden[part] @ weight.t()
+            log_z, chosen = _normalizer(logits, labels[part], vocabulary)
+            losses[part] = _losses(log_z, chosen, labels[part], z_loss)
+            if hidden_gradient is None:
+                continue
+            gradient = _gradient(logits, labels[part], log_z, counted[part], vocabulary.start, z_loss)
+            torch.mm(gradient, weight, out=hidden_gradient[part])
+            share = gradient.t() @ hidden[part]
+            weight_gradient = share if weight_gradient is None else _wide(weight_gradient).add_(share)
+        ctx.save_for_backward(hidden_gradient, weight_gradient, counted)
+        ctx.weight_dtype = weight.dtype
+        return losses
 
     @staticmethod
     def backward(ctx: Any, upstream: torch.Tensor) -> Any:
-        hidden, weight, labels, log_z = ctx.saved_tensors
-        hidden_gradient = torch.empty_like(hidden)
-        weight_gradient = torch.zeros_like(weight, dtype=_wide_type(weight))
-        for part in _chunks(hidden, weight, ctx.chunk_logits):
-            logits = _wide(hidden[part] @ weight.t())
-            gradient = _logits_gradient(
-                logits, labels[part], log_z[part], upstream[part], ctx.vocabulary, ctx.z_loss
-            ).to(weight.dtype)
-            hidden_gradient[part] = gradient @ weight
-            weight_gradient += gradient.t() @ hidden[part]
-        return hidden_gradient, weight_gradient.to(weight.dtype), None, None, None, None
+        hidden_gradient, weight_gradient, counted = ctx.saved_tensors
+        scale = _common_weight(upstream, counted)
+        weight_gradient = (weight_gradient * scale).to(ctx.weight_dtype)
+        return (hidden_gradient * scale).to(hidden_gradient.dtype), weight_gradient, None, None, None, None
 
 
-def _chunks(hidden: torch.Tensor, weight: torch.Tensor, chunk_logits: int) -> Iterator[slice]:
-    """Runs of tokens whose logits on this rank are at most `chunk_logits`."""
-    step = max(1, chunk_logits // weight.size(0))
-    return (slice(start, start + step) for start in range(0, hidden.size(0), step))
+def _common_weight(upstream: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+    """The one weight of all tokens that count; NaN when they have several. Nothing waits for the device here."""
+    scale = (upstream * counted).sum() / counted.sum().clamp(min=1)
+    apart = ((upstream - scale) * counted).abs().max()
+    return torch.where(apart <= _SAME * scale.abs(), scale, torch.nan)
+
+
+def _blocks(hidden: torch.Tensor, weight: torch.Tensor, block_logits: int) -> Iterator[slice]:
+    """Runs of tokens whose logits on this rank are at most `block_logits`, as equal as can be."""
+    tokens, most = hidden.size(0), max(1, block_logits // weight.size(0))
+    number = -(-tokens // most)
+    edges = [tokens * index // number for index in range(number + 1)]
+    return (slice(first, last) for first, last in pairwise(edges))
 
 
 def _wide(values: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.errors import PlanRefused
 from pipeline.model_math import has_linear_bias
+from pipeline.planning.data_rules import data_problems
 from pipeline.planning.estimates import job_of
 from pipeline.planning.layout import check_layout, uses_gpus
 from pipeline.planning.rules import check_job, least_capability
@@ -77,8 +78,33 @@ OBEYED = {
             "muon",
         }
     ),
-    "recipe": frozenset({"steps", "sequence_length", "micro_batch", "global_batch", "layout_invariant_weights"}),
-    "data": frozenset({"path"}),
+    "recipe": frozenset(
+        {
+            "steps",
+            "sequence_length",
+            "micro_batch",
+            "global_batch",
+            "eval_every",
+            "eval_batches",
+            "checkpoint_every_steps",
+            "checkpoint_keep_last",
+            "checkpoint_keep_every_steps",
+            "deterministic",
+            "layout_invariant_weights",
+        }
+    ),
+    "data": frozenset(
+        {
+            "kind",
+            "path",
+            "blend",
+            "validation_fraction",
+            "validation_path",
+            "reset_positions",
+            "reset_attention",
+            "tokenizer",
+        }
+    ),
     "techniques": frozenset(
         {
             "recompute",
@@ -164,6 +190,7 @@ def refuse_unsupported(experiment: Experiment, layout: Layout) -> None:
     broken = [
         *(line for group, values in groups.items() for line in _off_default(group, values, _unknown(group, values))),
         *_half_obeyed(experiment),
+        *data_problems(experiment, layout),
     ]
     if broken:
         raise PlanRefused("not trainable by this version: " + "; ".join(broken))

@@ -3,7 +3,7 @@
 Config-born types are read from YAML and so are mutable; derived types are frozen. Units stand in field names.
 """
 
-from pipeline.types.cluster import Cluster, CpuPolicy, GpuDialect, LauncherKind
+from pipeline.types.cluster import Cluster, Container, ContainerRuntime, CpuPolicy, GpuDialect, LauncherKind
 from pipeline.types.experiment import Experiment
 from pipeline.types.hardware import Confidence, Evidence, GpuSpec, HardwareProfile, NodeSpec
 from pipeline.types.model import (
@@ -29,10 +29,12 @@ from pipeline.types.plan import (
     StepTime,
     ThroughputEstimate,
 )
+from pipeline.types.profile import Guard, Profile, ProfileKind, SpikeAction
 from pipeline.types.recipe import (
     AmaxCompute,
     CpComm,
     CrossEntropy,
+    DataKind,
     DataSpec,
     Decay,
     DecayShape,
@@ -51,29 +53,37 @@ from pipeline.types.recipe import (
     Techniques,
     Tracking,
 )
-from pipeline.types.run import End, Handle, RankExit, RunState, Submission
+from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
+from pipeline.types.run import Cause, End, Handle, RankExit, RunState, Submission, WorkerCode
+from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
 
 __all__ = [
     "Activation",
     "AmaxCompute",
     "Balance",
+    "Cause",
     "Cluster",
     "Confidence",
+    "Container",
+    "ContainerRuntime",
     "Cost",
     "CpComm",
     "CpuPolicy",
     "CrossEntropy",
     "DType",
+    "DataKind",
     "DataSpec",
     "Decay",
     "DecayShape",
     "Dispatcher",
+    "DroppedPoint",
     "End",
     "Evidence",
     "Experiment",
     "Fit",
     "GpuDialect",
     "GpuSpec",
+    "Guard",
     "Handle",
     "HardwareProfile",
     "Interval",
@@ -81,6 +91,7 @@ __all__ = [
     "Layout",
     "LayoutRequest",
     "LowPrecision",
+    "Measured",
     "MemoryEstimate",
     "MlaSpec",
     "ModelSpec",
@@ -90,22 +101,32 @@ __all__ = [
     "NodeSpec",
     "Normalization",
     "OptimizerSpec",
+    "Outcome",
     "Plan",
+    "Point",
     "Precision",
+    "Profile",
+    "ProfileKind",
     "RankExit",
+    "RankMemory",
     "Reason",
     "Recipe",
     "Recompute",
     "RecomputeMethod",
+    "Root",
     "RopeScaling",
     "RopeScalingKind",
     "RouterScore",
+    "RunRecord",
     "RunState",
     "Sharding",
+    "SpikeAction",
     "StageMemory",
     "StepTime",
     "Submission",
+    "SweepSpec",
     "Techniques",
     "ThroughputEstimate",
     "Tracking",
+    "WorkerCode",
 ]

@@ -247,6 +247,31 @@ class Recipe:
     layout_invariant_weights: bool = False
     """First weights are drawn as whole tensors on the host, equal however the model is laid out: to compare layouts.
     Runs on CPUs always do; on GPUs it takes time that grows with the whole model."""
+    eval_every: int = 0
+    """Steps between two looks at the loss on held-out data; 0: never."""
+    eval_batches: int = 8
+    """Global batches of held-out data that one such look takes."""
+    checkpoint_every_steps: int = 0
+    """Steps from one checkpoint to the next, a last one at the end; 0: only when the run is told to end early."""
+    checkpoint_keep_last: int = 2
+    """Checkpoints that are kept, the newest ones."""
+    checkpoint_keep_every_steps: int = 0
+    """Checkpoints of multiples of this step are kept for good; 0: none."""
+    deterministic: bool = False
+    """Only kernels and collectives that give the same bits every time; slower on a GPU, no difference on a CPU."""
+
+
+class DataKind(Enum):
+    """What is read, and what a token is."""
+
+    text = "text"
+    """Any text files; each byte is a token."""
+    mock = "mock"
+    """Random tokens from the seed; nothing is read."""
+    indexed = "indexed"
+    """Megatron's indexed datasets, a .bin and an .idx file each."""
+    chat = "chat"
+    """Conversations, a JSON object a line, of which only the assistant's words are learnt."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -254,8 +279,24 @@ class DataSpec:
     """What is read."""
 
     name: str
+    kind: DataKind = DataKind.text
     path: str | None = None
-    """A text file or a folder of text files, read as bytes; None: text of the Python standard library."""
+    """text: a file or a folder of files, None for text of the Python standard library; indexed: the files' path without
+    .bin and .idx; chat: a .jsonl file."""
+    blend: dict[str, float] = field(default_factory=dict)
+    """indexed: several paths with their weights, in place of `path`."""
+    validation_fraction: float = 0.0
+    """Part of each source, at its end, that is held out from training."""
+    validation_path: str | None = None
+    """Held-out data of the same kind with a path of its own, in place of `validation_fraction`."""
+    reset_positions: bool = False
+    """Positions start anew with each document of a sample."""
+    reset_attention: bool = False
+    """Tokens don't see documents before their own."""
+    tokenizer: str | None = None
+    """chat: folder with tokenizer.json and tokenizer_config.json."""
+    stage_dir: str | None = None
+    """indexed: folder on each node's own disk to copy the files to first; None: they are read where they are."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -269,6 +310,8 @@ class Tracking:
     """MLflow experiment; None: the experiment's name."""
     finish_timeout_s: float = 60.0
     """How long the job waits at its end for the last points to be uploaded; `himori sync` does the rest."""
+    telemetry_every_s: float = 5.0
+    """Time between two samples of each node's hardware; 0: none are taken."""
 
 
 @dataclass(kw_only=True, slots=True)

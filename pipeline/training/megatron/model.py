@@ -62,7 +62,8 @@ def _chunk(
     use_own_loss(model, experiment)
     if backend.is_cpu or experiment.recipe.layout_invariant_weights:
         draw_weights(model, seed=experiment.seed)
-    return Float16Module(config, model) if config.bf16 else model
+    module: torch.nn.Module = Float16Module(config, model) if config.bf16 else model
+    return module
 
 
 def _positions(model: ModelSpec) -> str:

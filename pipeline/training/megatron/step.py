@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from pipeline.training.data import Batch
+from pipeline.training.fused_loss import NOT_LEARNT
 from pipeline.training.megatron.model import Model
 from pipeline.training.megatron.sharding import Wrapped
 from pipeline.types import Layout
@@ -29,11 +31,27 @@ def forward_backward(
 ) -> list[torch.Tensor]:
     """Adds up the gradient of the mean loss over `layout.num_microbatches` batches and reduces it over ranks.
 
-    Returns the loss of each micro-batch, a scalar, on ranks of the last stage; nothing on others. Raises
-    RuntimeError when a gradient isn't finite.
+    Returns for each micro-batch the sum of its tokens' losses and their number, float64 of shape [2], on ranks of the
+    last stage; nothing on others.
     """
-    run = get_forward_backward_func()
-    losses: list[torch.Tensor] = run(
+    return _run(model, batches, layout, sequence_length, forward_only=False)
+
+
+def forward_only(model: Model, batches: Iterator[Batch], layout: Layout, sequence_length: int) -> list[torch.Tensor]:
+    """As `forward_backward`, without gradients."""
+    for chunk in model:
+        chunk.eval()
+    with torch.no_grad():
+        losses = _run(model, batches, layout, sequence_length, forward_only=True)
+    for chunk in model:
+        chunk.train()
+    return losses
+
+
+def _run(
+    model: Model, batches: Iterator[Batch], layout: Layout, sequence_length: int, *, forward_only: bool
+) -> list[torch.Tensor]:
+    losses: list[torch.Tensor] = get_forward_backward_func()(
         forward_step_func=_forward_step,
         # Each chunk goes through all micro-batches at its own pace.
         data_iterator=list(itertools.tee(batches, len(model))),
@@ -41,26 +59,45 @@ def forward_backward(
         num_microbatches=layout.num_microbatches,
         seq_length=sequence_length,
         micro_batch_size=layout.micro_batch,
-        forward_only=False,
+        forward_only=forward_only,
     )
     return losses
 
 
 def _forward_step(batches: Iterator[Batch], model: Wrapped) -> tuple[torch.Tensor, Any]:
     batch = next(batches)
-    return model(batch.tokens, batch.positions, None, labels=batch.labels), _mean_loss
+    labels = batch.labels if batch.targets is None else batch.labels.masked_fill(batch.targets == 0, NOT_LEARNT)
+    losses = model(batch.tokens, batch.positions, attention_mask(batch), labels=labels)
+    return losses, partial(_sum_of_losses, batch.targets)
 
 
-def _mean_loss(token_losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The loss as Megatron wants it, a sum and its number of tokens, and the mean to report."""
-    total = token_losses.float().sum()
-    count = torch.tensor(token_losses.numel(), dtype=torch.int, device=token_losses.device)
-    return total, count, total.detach() / count
+def attention_mask(batch: Batch) -> torch.Tensor | None:
+    """What each token (rows) must not see, bool of shape [micro_batch, 1, sequence, sequence]: tokens of other
+    documents; None where documents aren't kept apart. That tokens don't see what follows them needs no mask."""
+    if batch.documents is None:
+        return None
+    return (batch.documents[:, None, :, None] != batch.documents[:, None, None, :]).contiguous()
 
 
-def has_finite_gradients(model: Model) -> bool:
-    """Whether all gradients accumulated on this rank are finite."""
-    return all(bool(torch.isfinite(gradient).all()) for chunk in model for gradient in _gradients(chunk))
+def _sum_of_losses(
+    targets: torch.Tensor | None, token_losses: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The loss as Megatron wants it, a sum and its number of tokens, and both to report."""
+    learnt = token_losses.float() if targets is None else token_losses.float() * targets
+    total = learnt.sum()
+    count = torch.tensor(token_losses.numel(), device=total.device) if targets is None else targets.sum()
+    return total, count.int(), torch.stack([total.detach().double(), count.double()])
+
+
+def gradient_sum(model: Model) -> float:
+    """Sum over the gradients on this rank, reduced ones where they are; it isn't finite when one of them isn't."""
+    sums = [gradient.sum(dtype=torch.float64) for chunk in model for gradient in _gradients(chunk)]
+    return float(torch.stack(sums).sum()) if sums else 0.0
+
+
+def timed_configs(model: Model, optimizer: MegatronOptimizer) -> list[Any]:
+    """The configurations whose `timers` Megatron calls around the parts of a step."""
+    return [*(chunk.config for chunk in model), optimizer.config]
 
 
 def _gradients(chunk: Wrapped) -> Iterator[torch.Tensor]:
