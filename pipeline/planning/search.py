@@ -9,6 +9,7 @@ from itertools import product
 
 from pipeline.planning.calibration import DEFAULT_STACK, UNCALIBRATED, Calibration
 from pipeline.planning.job import Accept, Job, accept_all
+from pipeline.planning.layout import default_etp
 from pipeline.planning.memory import estimate_memory
 from pipeline.planning.rules import is_legal
 from pipeline.planning.stages import chunk_sizes
@@ -150,7 +151,7 @@ def _layouts(job: Job, micro_batches: Iterable[int]) -> Iterator[Layout]:
                     pp=pp,
                     vp=vp,
                     ep=ep,
-                    etp=1,
+                    etp=default_etp(model, tp=tp, ep=ep),
                     dp=dp,
                     micro_batch=micro,
                     sequence_parallel=tp > 1,
