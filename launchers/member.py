@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -41,10 +40,19 @@ class Member:
     """One rank. `master` is rank 0's already listening socket for the ranks' own rendezvous."""
 
     def __init__(
-        self, task: Task, *, run_dir: Path, attempt: int, token: str, variables: Sequence[EnvVar], prefix: Sequence[str]
+        self,
+        task: Task,
+        *,
+        run_dir: Path,
+        attempt: int,
+        token: str,
+        python: Sequence[str],
+        variables: Sequence[EnvVar],
+        prefix: Sequence[str],
     ) -> None:
-        """`variables` are further ones of the worker, `prefix` is the command it is started under, if any."""
+        """`variables` are further ones of the worker, `prefix` is the command that its `python` is started under."""
         self._task = task
+        self._python = python
         self._run_dir = run_dir
         self._attempt = attempt
         self._token = token
@@ -117,7 +125,7 @@ class Member:
             place=self._place,
             listen_fd=master.fileno() if master else None,
         )
-        argv = [*self._prefix, sys.executable, "-P", "-u", "-m", "pipeline.training", str(self._run_dir)]
+        argv = [*self._prefix, *self._python, "-P", "-u", "-m", "pipeline.training", str(self._run_dir)]
         inherited = [master.fileno()] if master else []
         worker = await WorkerProcess.start(
             argv,

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from launchers.beside import Beside
 from launchers.messages import (
     LINE_LIMIT_BYTES,
     Bye,
@@ -39,6 +40,7 @@ from pipeline.rundir import to_jsonable
 from pipeline.types import RankExit
 
 RETRY_S = 0.2
+SAMPLER_END_S = 3.0
 DRAIN_S = 10.0
 """How long killed workers may take to be gone: those of a node that the kernel holds up."""
 WATCH_EVERY_S = 1.0
@@ -49,11 +51,22 @@ NOTICE_EVERY_S = 3.0
 class NodeHub:
     """Serves the supervisors and workers of one node over a unix socket."""
 
-    def __init__(self, task: Task, *, token: str, files: NodeFiles, placing: NodePlacing, watchdog: Watchdog) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        token: str,
+        files: NodeFiles,
+        placing: NodePlacing,
+        watchdog: Watchdog,
+        sampler: Beside | None,
+    ) -> None:
+        """`sampler` runs from when the ranks of the node have their places to when the last one is gone."""
         self._task = task
         self._token = token
         self._files = files
         self._placing = placing
+        self._sampler = sampler
         self._watchdog = watchdog
         self._notified: asyncio.Task[None] | None = None
         self._members: dict[int, Peer] = {}
@@ -112,6 +125,7 @@ class NodeHub:
                 node=self._task.node,
                 node_rank=self._task.node_rank,
                 ranks=tuple(sorted(self._members)),
+                refusal=self._placing.refusal,
             )
         )
         for seen in self._exits.values():
@@ -129,8 +143,7 @@ class NodeHub:
         while True:
             match await up.receive():
                 case Start() as start:
-                    self._files.event("start", to_jsonable(start), rank=None)
-                    self._to_members(start)
+                    await self._begin(start)
                     drain = asyncio.create_task(self._report_drained(up))
                 case Stop() as stop:
                     self._note_stop(stop)
@@ -148,6 +161,12 @@ class NodeHub:
                     return await self._give_up(StopCause.leader_lost, message)
                 case _:
                     pass
+
+    async def _begin(self, start: Start) -> None:
+        self._files.event("start", to_jsonable(start), rank=None)
+        self._to_members(start)
+        if self._sampler is not None:
+            await self._sampler.start()
 
     async def _attend_to_workers(self, order: Notice | LookAround, up: Peer) -> None:
         match order:
@@ -185,6 +204,8 @@ class NodeHub:
 
     async def _report_drained(self, up: Peer) -> None:
         await self._drained.wait()
+        if self._sampler is not None:
+            await self._sampler.end(SAMPLER_END_S)
         up.send(Drained(node_rank=self._task.node_rank))
 
     # ----------------------------------------------------------------- members and workers

@@ -41,12 +41,17 @@ def run_status(run: RunDir) -> RunStatus:
     return run_statuses([run])[0]
 
 
-def run_statuses(runs: Sequence[RunDir]) -> list[RunStatus]:
-    """The states of many runs; each scheduler is asked once."""
+Views = dict[tuple[LauncherKind, str], JobView]
+"""What schedulers said, by launcher and job id."""
+
+
+def run_statuses(runs: Sequence[RunDir], views: Views | None = None) -> list[RunStatus]:
+    """The states of many runs; each scheduler is asked once, and not about what `views` holds."""
     known = {run.run_id: _from_files(run) for run in runs}
+    said = dict(views or {})
     open_handles = [status.handle for status in known.values() if status.handle and not status.end]
-    views = _views(open_handles)
-    return [_with_scheduler(run, known[run.run_id], views) for run in runs]
+    said |= job_views([handle for handle in open_handles if (handle.launcher, handle.job_id) not in said])
+    return [_with_scheduler(run, known[run.run_id], said) for run in runs]
 
 
 def wait_until_over(status: RunStatus, timeout_s: float) -> None:
@@ -101,8 +106,9 @@ def _is_settled(end: End) -> bool:
     return not (end.continues or end.decided_by_scheduler)
 
 
-def _views(handles: Sequence[Handle]) -> dict[tuple[LauncherKind, str], JobView]:
-    views: dict[tuple[LauncherKind, str], JobView] = {}
+def job_views(handles: Sequence[Handle]) -> Views:
+    """What the schedulers say of jobs, each asked once."""
+    views: Views = {}
     for kind in LauncherKind:
         mine = [handle for handle in handles if handle.launcher is kind]
         if mine:
@@ -110,7 +116,7 @@ def _views(handles: Sequence[Handle]) -> dict[tuple[LauncherKind, str], JobView]
     return views
 
 
-def _with_scheduler(run: RunDir, status: RunStatus, views: dict[tuple[LauncherKind, str], JobView]) -> RunStatus:
+def _with_scheduler(run: RunDir, status: RunStatus, views: Views) -> RunStatus:
     if status.end or status.state is RunState.unknown or run.last_attempt() is None:
         return status
     if status.handle is None:
@@ -124,27 +130,45 @@ def _with_scheduler(run: RunDir, status: RunStatus, views: dict[tuple[LauncherKi
 def _open(run: RunDir, handle: Handle, view: JobView) -> RunStatus:
     """A run whose directory knows no end."""
     attempt = run.attempt(handle.attempt)
-    started = any(attempt.journal_dir.glob("*.jsonl"))
+    if handle.waits and (not view.is_alive or (view.phase is JobPhase.pending and attempt.cancel_file.exists())):
+        return _never_began(run, attempt, handle)
+    if view.phase is JobPhase.over:
+        return _reap(run, attempt, handle, view.word)
+    state, message = _alive(attempt, handle, view)
+    return RunStatus(run=run, state=state, message=message, handle=handle, end=None)
+
+
+def _alive(attempt: AttemptDir, handle: Handle, view: JobView) -> tuple[RunState, str]:
+    """State of a run whose job isn't over as far as the scheduler tells, and what to say about it."""
+    began, ended = _has_begun(attempt), attempt.end_file.exists()
+    over = f"attempt {attempt.number} is over{_of_end(attempt)}"
     match view.phase:
         case JobPhase.held:
-            message = f"job {handle.job_id} is held: {view.detail}; `himori cancel` it or `scontrol release` it"
-            return RunStatus(run=run, state=RunState.held, message=message, handle=handle, end=None)
+            hint = "`himori cancel` it or `scontrol release` it"
+            return RunState.held, f"job {handle.job_id} is held: {view.detail}; {hint}"
         case JobPhase.pending:
-            message = f"waits in the queue: {view.detail}" if view.detail else "waits in the queue"
-            if started:
-                message = f"attempt {attempt.number} is over{_of_end(attempt)}; {message} for the next one"
-            return RunStatus(run=run, state=RunState.queued, message=message, handle=handle, end=None)
+            waits = f"waits in the queue: {view.detail}" if view.detail else "waits in the queue"
+            return RunState.queued, f"{over}; {waits} for the next one" if began else waits
         case JobPhase.running:
-            message = "training" if started else "starting"
-            if attempt.end_file.exists():
-                message = f"attempt {attempt.number} is over{_of_end(attempt)}; the next one is about to start"
-            return RunStatus(run=run, state=RunState.running, message=message, handle=handle, end=None)
-        case JobPhase.unknown:
-            state = RunState.running if started else RunState.queued
-            message = "the scheduler does not answer now; this is what the run directory says"
-            return RunStatus(run=run, state=state, message=message, handle=handle, end=None)
-        case JobPhase.over:
-            return _reap(run, attempt, handle, view.word)
+            now = "training" if began else "starting"
+            return RunState.running, f"{over}; the next one is about to start" if ended else now
+        case _:
+            told = "the scheduler does not answer now; this is what the run directory says"
+            return (RunState.running if began else RunState.queued), told
+
+
+def _has_begun(attempt: AttemptDir) -> bool:
+    return any(attempt.journal_dir.glob("*.jsonl"))
+
+
+def _never_began(run: RunDir, attempt: AttemptDir, handle: Handle) -> RunStatus:
+    """A point that waited for its turn and will have none."""
+    if attempt.cancel_file.exists():
+        end = End(state=RunState.cancelled, message="cancelled before its turn", first=None, time=time.time())
+        write_json(attempt.end_file, end)
+        return RunStatus(run=run, state=end.state, message=end.message, handle=handle, end=end, reaped=True)
+    message = "its batch ended before its turn; nothing was started"
+    return RunStatus(run=run, state=RunState.prepared, message=message, handle=handle, end=None)
 
 
 def _of_end(attempt: AttemptDir) -> str:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.errors import HimoriError, UserError
+from pipeline.errors import HimoriError
 from pipeline.types import WorkerCode
-
-
-class DataError(UserError):
-    """What `data.path` names can't be trained on."""
 
 
 class RunFailed(HimoriError):
@@ -22,8 +18,8 @@ class RendezvousFailed(RunFailed):
     exit_code = WorkerCode.network
 
 
-class CorpusMismatch(RunFailed):
-    """Ranks of one run read different text."""
+class DataMismatch(RunFailed):
+    """Ranks of one run read different data."""
 
 
 class NonFinite(RunFailed):

@@ -70,7 +70,11 @@ class Outcome:
     """What forward and backward of one step gave on this rank."""
 
     losses: tuple[float, ...]
-    """Of its micro-batches, on ranks of the last stage."""
+    """Mean of each of its micro-batches, on ranks of the last stage."""
+    loss_sum: float
+    """Over all tokens that are learnt in them."""
+    tokens: float
+    """How many those are."""
     gradients: float
     """A sum over its gradients, reduced ones where they are."""
 
@@ -191,8 +195,14 @@ class NumericsGuard:
 
 
 def outcome_of(losses: Sequence[torch.Tensor], model: Any) -> Outcome:
-    """What a step gave, as it can be compared with a second run of it."""
-    return Outcome(losses=tuple(float(loss) for loss in losses), gradients=megatron.gradient_sum(model))
+    """What a step gave, as it can be compared with a second run of it; losses are sums and numbers of tokens, [2]."""
+    pairs = torch.stack(list(losses)).tolist() if losses else []
+    return Outcome(
+        losses=tuple(total / tokens if tokens else 0.0 for total, tokens in pairs),
+        loss_sum=sum(total for total, _ in pairs),
+        tokens=sum(tokens for _, tokens in pairs),
+        gradients=megatron.gradient_sum(model),
+    )
 
 
 def _where(culprits: Sequence[Culprit]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import resource
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,9 +20,41 @@ from pipeline.training.guard import NumericsGuard, Outcome, outcome_of
 from pipeline.training.heartbeat import Heartbeat
 from pipeline.training.notice import Notice
 from pipeline.training.profiling import Profiler, timed_batches
+from pipeline.types import Recipe
 
 _MEMORY_EVERY_STEPS = 10
 _KIB_PER_GIB = 1 << 20
+_BYTES_PER_GIB = 1 << 30
+_GROWN = 1.001
+"""A new peak of GPU memory is told from this ratio on: a line of each rank now and then, not all the time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Validation:
+    """When to look at the loss on held-out data, and at how much of it."""
+
+    sampler: Sampler
+    every_steps: int
+    batches: int
+    """Global batches."""
+
+    @classmethod
+    def of(cls, sampler: Sampler | None, recipe: Recipe) -> Validation | None:
+        """What a recipe asks for; None where it asks for nothing."""
+        if sampler is None or not recipe.eval_every:
+            return None
+        return cls(sampler=sampler, every_steps=recipe.eval_every, batches=recipe.eval_batches)
+
+    def is_due(self, step: int, *, last: int) -> bool:
+        """Whether to look after this step; after the last one in any case."""
+        return step % self.every_steps == 0 or step == last
+
+
+@dataclass(slots=True)
+class PeakMemory:
+    """The largest use of this rank's GPU that was told so far."""
+
+    told_gib: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +76,9 @@ class Trainer:
     notice: Notice
     reports: bool
     """Whether this is the rank that reports the measurements of all."""
+    validation: Validation | None = None
+    """None: the loss on held-out data is never looked at."""
+    peak: PeakMemory = field(default_factory=PeakMemory)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +133,17 @@ def _timed_step(trainer: Trainer, step: int) -> StepResult:
     return result
 
 
+def validate(model: Any, validation: Validation) -> float:
+    """Mean loss over the same held-out tokens each time, equal on all ranks; the model is left as it was."""
+    sampler = validation.sampler
+    known = torch.zeros(2, dtype=torch.float64, device=sampler.device)
+    for batch in range(1, validation.batches + 1):
+        for loss in megatron.forward_only(model, sampler.batches(batch), sampler.layout, sampler.sequence_length):
+            known += loss  # a sum and its number of tokens, on ranks of the last stage
+    dist.all_reduce(known)
+    return float(known[0] / known[1])
+
+
 def run_step(trainer: Trainer, step: int) -> StepResult:
     """One optimizer step; raises as `train` does."""
     start = time.perf_counter()
@@ -141,6 +187,10 @@ def _report(trainer: Trainer, step: int, result: StepResult) -> None:
     values = metrics_of(result, trainer.sampler, step)
     if step % _MEMORY_EVERY_STEPS == 0 or step == trainer.steps:
         values["memory/rss_max_gib"] = _largest_rss_gib(trainer.sampler.device)
+        _report_gpu_memory(trainer, step)
+    if trainer.validation and trainer.validation.is_due(step, last=trainer.steps):
+        with trainer.heartbeat.busy("validation"):
+            values["validation/loss"] = validate(trainer.model, trainer.validation)
     if trainer.reports:
         trainer.sink.emit("metrics", {"step": step, "values": values})
 
@@ -171,9 +221,9 @@ def _accumulate(trainer: Trainer, step: int) -> list[torch.Tensor]:
 
 
 def _agree(trainer: Trainer, own: Outcome) -> _Agreed:
-    """Mean loss over the ranks that know it, those of the last stage, and whether any rank has something to say."""
+    """Mean loss of a token, known to ranks of the last stage, and whether any rank has something to say."""
     flags = [float(trainer.notice.given), float(not math.isfinite(own.gradients))]
-    known = [sum(own.losses), float(len(own.losses)), *flags]
+    known = [own.loss_sum, own.tokens, *flags]
     totals = torch.tensor(known, dtype=torch.float64, device=trainer.sampler.device)
     dist.all_reduce(totals)
     total, count, told, bad = totals.tolist()
@@ -186,3 +236,16 @@ def _largest_rss_gib(device: torch.device) -> float:
     largest = torch.tensor(kib, dtype=torch.int64, device=device)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return int(largest) / _KIB_PER_GIB
+
+
+def _report_gpu_memory(trainer: Trainer, step: int) -> None:
+    """Tells how much of its GPU this rank used at most, when that has grown since it was told; nothing on a CPU."""
+    device = trainer.sampler.device
+    if device.type != "cuda":
+        return
+    allocated = torch.cuda.max_memory_allocated(device) / _BYTES_PER_GIB
+    if allocated < trainer.peak.told_gib * _GROWN:
+        return
+    trainer.peak.told_gib = allocated
+    reserved = torch.cuda.max_memory_reserved(device) / _BYTES_PER_GIB
+    trainer.sink.emit("memory", {"step": step, "allocated_gib": allocated, "reserved_gib": reserved})

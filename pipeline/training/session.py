@@ -9,14 +9,14 @@ import platform
 import torch
 import torch.distributed as dist
 
+from pipeline.datasets.opening import describe_data, open_data
 from pipeline.placement.certificate import Moment
 from pipeline.rundir import RunDir
 from pipeline.training import loop, megatron, process_group
 from pipeline.training.backend import Backend, describe, gpu_bus_id
 from pipeline.training.checkpoint import Checkpoints, Trained
 from pipeline.training.context import WorkerContext
-from pipeline.training.corpus import read_corpus, require_samples
-from pipeline.training.data import Sampler
+from pipeline.training.data import RunData, samplers, shape_of
 from pipeline.training.events import EventSink, phase
 from pipeline.training.guard import NumericsGuard
 from pipeline.training.heartbeat import Heartbeat
@@ -48,11 +48,11 @@ def train(
         )
     with phase(sink, "model"):
         model = megatron.build_model(experiment, plan, backend)
-        optimizer = megatron.build_optimizer(model, experiment.optimizer)
+        optimizer = megatron.build_optimizer(model, experiment)
         schedule = megatron.build_schedule(optimizer, experiment.optimizer, experiment.recipe.steps)
     report_placement(context, sink, Moment.model, gpu=gpu_bus_id(backend))
     with phase(sink, "data"):
-        sampler = _open_data(experiment, plan.layout, position, backend, sink if reports else None)
+        data = _open_data(experiment, plan.layout, position, backend, sink if reports else None)
     checkpoints = Checkpoints(
         run,
         Trained(model=model, optimizer=optimizer, schedule=schedule),
@@ -69,12 +69,13 @@ def train(
             model=model,
             optimizer=optimizer,
             schedule=schedule,
-            sampler=sampler,
+            sampler=data.train,
+            validation=loop.Validation.of(data.validation, experiment.recipe),
             first_step=done + 1,
             steps=experiment.recipe.steps,
             sink=sink,
             checkpoints=checkpoints,
-            guard=NumericsGuard(experiment.guard, sampler, sink),
+            guard=NumericsGuard(experiment.guard, data.train, sink),
             profiler=Profiler(
                 experiment.profile,
                 rank=context.rank,
@@ -97,20 +98,17 @@ def _open_data(
     position: megatron.Position,
     backend: Backend,
     sink: EventSink | None,
-) -> Sampler:
-    corpus = read_corpus(experiment.data.path)
-    skipped = corpus.describe_skipped()
-    if sink is not None and skipped is not None:
-        sink.emit("warning", {"message": skipped})
-    sequence_length = experiment.recipe.sequence_length
-    samples = require_samples(corpus, sequence_length=sequence_length, vocab_size=experiment.model.vocab_size)
-    process_group.require_same_corpus(corpus, backend.device)
-    return Sampler(
-        corpus=corpus.tokens,
-        samples=samples,
-        sequence_length=sequence_length,
-        seed=experiment.seed,
-        layout=layout,
+) -> RunData:
+    opened = open_data(experiment.data, shape_of(experiment))
+    process_group.require_same_data(opened.digest, backend.device)
+    if sink is not None:
+        for message in opened.warnings:
+            sink.emit("warning", {"message": message})
+        sink.emit("data", describe_data(opened, experiment.recipe))
+    return samplers(
+        opened,
+        experiment,
+        layout,
         dp_rank=position.dp_rank,
         cp_rank=position.cp_rank,
         device=backend.device,

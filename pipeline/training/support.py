@@ -9,6 +9,7 @@ from typing import Any
 
 from pipeline.errors import PlanRefused
 from pipeline.model_math import has_linear_bias
+from pipeline.planning.data_rules import data_problems
 from pipeline.planning.layout import check_layout
 from pipeline.types import CrossEntropy, DType, Experiment, Layout
 
@@ -54,13 +55,26 @@ OBEYED = {
             "sequence_length",
             "micro_batch",
             "global_batch",
+            "eval_every",
+            "eval_batches",
             "checkpoint_every_steps",
             "checkpoint_keep_last",
             "checkpoint_keep_every_steps",
             "deterministic",
         }
     ),
-    "data": frozenset({"path"}),
+    "data": frozenset(
+        {
+            "kind",
+            "path",
+            "blend",
+            "validation_fraction",
+            "validation_path",
+            "reset_positions",
+            "reset_attention",
+            "tokenizer",
+        }
+    ),
     "techniques": frozenset({"cross_entropy"}),
     "layout": frozenset(
         {
@@ -88,6 +102,7 @@ def refuse_unsupported(experiment: Experiment, layout: Layout) -> None:
     broken = [
         *(line for group, values in groups.items() for line in _without_effect(group, values)),
         *_half_obeyed(experiment),
+        *data_problems(experiment, layout),
     ]
     if broken:
         raise PlanRefused("not trainable by this version: " + "; ".join(broken))

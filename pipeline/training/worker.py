@@ -68,7 +68,7 @@ def _run_dir(arguments: Sequence[str]) -> RunDir:
 
 
 def work(run: RunDir, context: WorkerContext, sink: EventSink) -> None:
-    """Trains as the run directory says."""
+    """Trains as the run directory says; a rehearsal ends once the rank has seen its place."""
     notice = Notice()
     notice.listen()
     show_stacks_into(run.attempt(context.attempt).stacks(context.rank))
@@ -77,6 +77,8 @@ def work(run: RunDir, context: WorkerContext, sink: EventSink) -> None:
     experiment, plan = run.read_resumed_experiment(), run.read_plan()
     if context.world_size != plan.layout.ranks:
         raise RunFailed(f"the plan is for {plan.layout.ranks} ranks, WORLD_SIZE is {context.world_size}")
+    if experiment.rehearsal:
+        return
     refuse_unsupported(experiment, plan.layout)
     refuse_broken_rules(experiment, plan.layout)
     _ignore_foreign_warnings()
