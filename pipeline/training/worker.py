@@ -106,6 +106,8 @@ def _ignore_foreign_warnings() -> None:
     warnings.filterwarnings("ignore", module="megatron")
     # Collectives that Megatron-Core calls by names that newer torch deprecates.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    # The type in which Megatron-Core hands its shards over to be saved.
+    warnings.filterwarnings("ignore", category=FutureWarning, message="Please use DTensor")
 
 
 def _open_backend(experiment: Experiment, plan: Plan, context: WorkerContext) -> Backend:
