@@ -25,6 +25,7 @@ from launchers.node_hub import NodeHub
 from launchers.placing import NodePlacing
 from launchers.ports import candidate_ports, job_token, listen, node_socket_path
 from launchers.task import Task, read_task
+from pipeline.containers import worker_python
 from pipeline.errors import ClusterError, HimoriError
 from pipeline.placement.policy import BindingPolicy
 from pipeline.rundir import AttemptDir, RunDir, write_json
@@ -95,7 +96,12 @@ class Supervisor:
         cluster, task = self._experiment.cluster, self._task
         socket_path = node_socket_path(self._token, task.node)
         member = Member(
-            task, run_dir=self._run.path, attempt=self._attempt.number, token=self._token, grace_s=cluster.stop_grace_s
+            task,
+            run_dir=self._run.path,
+            attempt=self._attempt.number,
+            token=self._token,
+            grace_s=cluster.stop_grace_s,
+            python=worker_python(self._experiment, run_dir=str(self._run.path), own=sys.executable),
         )
         _on_signals(member.signalled)
         timeout_s = cluster.rendezvous_timeout_s

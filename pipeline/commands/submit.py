@@ -6,10 +6,12 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from pipeline.calibration_files import find_calibration
+from pipeline.code_snapshot import keep_code, read_code
 from pipeline.commands.program import name_of, own_name
-from pipeline.commands.request import Request, build_request, load_experiment, trainable, write_run
+from pipeline.commands.request import Request, build_request, check_place, load_experiment, trainable, write_run
 from pipeline.errors import ConfigError, HimoriError, PlanRefused
 from pipeline.planning.estimates import search_layouts
 from pipeline.planning.render_estimates import search_text
@@ -20,6 +22,8 @@ from pipeline.types import Handle, LauncherKind
 
 def plan(arguments: argparse.Namespace) -> int:
     """Prints the request, or the best layouts for it; changes nothing."""
+    if arguments.multirun:
+        return _sweeps().plan(arguments)
     if arguments.search:
         return _search(arguments)
     request = build_request(arguments)
@@ -55,6 +59,8 @@ def _search(arguments: argparse.Namespace) -> int:
 
 def submit(arguments: argparse.Namespace) -> int:
     """Hands the request to its launcher and returns at once."""
+    if arguments.multirun:
+        return _sweeps().submit(arguments)
     request = build_request(arguments)
     if not request.cluster_named:
         raise ConfigError(
@@ -74,6 +80,8 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
+    if arguments.multirun:
+        return _sweeps().run(arguments)
     from pipeline.commands.follow import follow
 
     request = build_request(arguments)
@@ -82,15 +90,11 @@ def run(arguments: argparse.Namespace) -> int:
     return follow(started, request.experiment.recipe.steps)
 
 
-def _check_place(request: Request) -> None:
-    """What only matters where the run is to go, not where it is planned."""
-    experiment, layout = request.experiment, request.plan.layout
-    if experiment.cluster.launcher is not LauncherKind.local:
-        return
-    if layout.nodes > 1:
-        raise ConfigError(f"nodes: {layout.nodes} can't run on this machine; give cluster=NAME of a Slurm cluster")
-    if experiment.data.path is not None and not Path(experiment.data.path).exists():
-        raise ConfigError(f"data.path: {experiment.data.path} does not exist; give a text file or a folder of them")
+def _sweeps() -> ModuleType:
+    """The verbs of sweeps, with the launchers they need: one plan has to answer at once."""
+    from pipeline.commands import sweeps
+
+    return sweeps
 
 
 def _hand_over(request: Request) -> tuple[RunDir, Handle]:
@@ -99,8 +103,9 @@ def _hand_over(request: Request) -> tuple[RunDir, Handle]:
     why_not = request.why_untrainable()
     if why_not:  # every rank would refuse it too, but only once the job has its nodes
         raise PlanRefused(why_not)
-    _check_place(request)
+    check_place(request)
     run = create_run_dir(Path(request.experiment.run_root), request.experiment.name)
+    keep_code(read_code(), Path(request.experiment.run_root))
     submission = write_run(request, run)
     try:
         return run, launcher_for(submission.launcher).submit(run, submission)

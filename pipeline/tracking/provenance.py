@@ -55,9 +55,11 @@ class Provenance:
     platform: str
     """Operating system, as it names itself."""
     kernel: str
+    snapshot: str = ""
+    """Digest of the code snapshot the run runs from."""
 
 
-def collect_provenance(cwd: Path, *, code: Path = Path(__file__)) -> Provenance:
+def collect_provenance(cwd: Path, *, code: Path = Path(__file__), snapshot: str = "") -> Provenance:
     """Looks at the code, the working directory and this machine; runs git, imports nothing of what it names."""
     from concurrent.futures import ThreadPoolExecutor  # like importlib.metadata below, slow to load for a plan
 
@@ -74,6 +76,7 @@ def collect_provenance(cwd: Path, *, code: Path = Path(__file__)) -> Provenance:
         boot_id=boot_id(),
         platform=_operating_system(),
         kernel=f"{uname.sysname} {uname.release} {uname.machine}",
+        snapshot=snapshot,
     )
 
 

@@ -209,7 +209,8 @@ def _provenance_tags(provenance: Provenance | None) -> dict[str, str | None]:
         "mlflow.source.git.repoURL": code.remote if code else None,
         "himori.git.dirty": json.dumps(code.dirty) if code else None,
     }
-    return {"himori.version": versions.pop("himori.himori", None), **versions, **git}
+    code_digest = {"himori.code": provenance.snapshot or None}
+    return {"himori.version": versions.pop("himori.himori", None), **versions, **git, **code_digest}
 
 
 def _environment_tags(environment: Mapping[str, object]) -> dict[str, str | None]:

@@ -3,7 +3,7 @@
 Config-born types are read from YAML and so are mutable; derived types are frozen. Units stand in field names.
 """
 
-from pipeline.types.cluster import Cluster, CpuPolicy, GpuDialect, LauncherKind
+from pipeline.types.cluster import Cluster, Container, ContainerRuntime, CpuPolicy, GpuDialect, LauncherKind
 from pipeline.types.experiment import Experiment
 from pipeline.types.hardware import Confidence, Evidence, GpuSpec, HardwareProfile, NodeSpec
 from pipeline.types.model import (
@@ -53,6 +53,7 @@ from pipeline.types.recipe import (
 )
 from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
 from pipeline.types.run import End, Handle, RankExit, RunState, Submission
+from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
 
 __all__ = [
     "Activation",
@@ -60,6 +61,8 @@ __all__ = [
     "Balance",
     "Cluster",
     "Confidence",
+    "Container",
+    "ContainerRuntime",
     "Cost",
     "CpComm",
     "CpuPolicy",
@@ -69,6 +72,7 @@ __all__ = [
     "Decay",
     "DecayShape",
     "Dispatcher",
+    "DroppedPoint",
     "End",
     "Evidence",
     "Experiment",
@@ -94,6 +98,7 @@ __all__ = [
     "OptimizerSpec",
     "Outcome",
     "Plan",
+    "Point",
     "Precision",
     "RankExit",
     "RankMemory",
@@ -101,6 +106,7 @@ __all__ = [
     "Recipe",
     "Recompute",
     "RecomputeMethod",
+    "Root",
     "RopeScaling",
     "RopeScalingKind",
     "RouterScore",
@@ -110,6 +116,7 @@ __all__ = [
     "StageMemory",
     "StepTime",
     "Submission",
+    "SweepSpec",
     "Techniques",
     "ThroughputEstimate",
     "Tracking",
