@@ -50,9 +50,8 @@ def _search(arguments: argparse.Namespace) -> int:
     calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
     accept = trainable(experiment)
     job, result = search_layouts(experiment, calibration, accept=accept)
-    if not result.best:
+    if result.best and not result.accepted:
         print("none of what this version can train fits; these can be planned only", file=sys.stderr)
-        job, result = search_layouts(experiment, calibration)
     print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result, accept))
     return 0
 

@@ -39,5 +39,5 @@ def gathers_parameters(experiment: Experiment) -> bool:
     return experiment.optimizer.distributed and experiment.optimizer.muon is None
 
 
-def _chosen(asked: bool | None, otherwise: bool) -> bool:  # noqa: FBT001
+def _chosen(asked: bool | None, otherwise: bool) -> bool:
     return otherwise if asked is None else asked

@@ -44,9 +44,7 @@ def install() -> Backend:
 
     cpu_megatron.replace_names()
     parts = LayerParts(core_attention=CausalAttention, rms_norm=RMSNorm, layer_norm=LayerNorm)
-    return Backend(
-        device=CPU, collectives="gloo", parts=parts, prepare_randomness=cpu_megatron.prepare_randomness
-    )
+    return Backend(device=CPU, collectives="gloo", parts=parts, prepare_randomness=cpu_megatron.prepare_randomness)
 
 
 # --------------------------------------------------------------------------- names of torch

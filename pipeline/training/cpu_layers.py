@@ -25,7 +25,7 @@ class LayerNorm(torch.nn.LayerNorm):
         _mark_sequence_parallel(self, config.sequence_parallel)
 
 
-def _mark_sequence_parallel(norm: torch.nn.Module, value: bool) -> None:  # noqa: FBT001
+def _mark_sequence_parallel(norm: torch.nn.Module, value: bool) -> None:
     """Each tensor-parallel rank sees a part of the sequence: Megatron sums gradients of marked parameters."""
     for parameter in norm.parameters():
         parameter.sequence_parallel = value  # type: ignore[attr-defined]
@@ -71,9 +71,7 @@ class CausalAttention(torch.nn.Module):
         mixed = self._mix(query, key, value, visible)
         return mixed.permute(2, 0, 1, 3).flatten(2).contiguous()
 
-    def _mix(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
-    ) -> torch.Tensor:
+    def _mix(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
         """Weighted sums of values, [batch, heads, sequence, width]."""
         if self.softmax_offset is None:
             return functional.scaled_dot_product_attention(

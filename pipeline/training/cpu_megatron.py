@@ -49,7 +49,7 @@ class _CpuMesh:
         return DeviceMesh.from_group(groups, "cpu", **options)
 
 
-def _split_sizes(values: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:  # noqa: ARG001, FBT001, FBT002
+def _split_sizes(values: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:  # noqa: ARG001
     """Megatron-Core turns sizes into what an all-to-all takes only when it has to bring them from a GPU."""
     return values.numpy() if as_numpy and torch.is_tensor(values) else values
 

@@ -59,7 +59,9 @@ def logits_loss(
 # --------------------------------------------------------------------------- one block of logits
 
 
-def _normalizer(logits: torch.Tensor, labels: torch.Tensor, vocabulary: Vocabulary) -> tuple[torch.Tensor, torch.Tensor]:
+def _normalizer(
+    logits: torch.Tensor, labels: torch.Tensor, vocabulary: Vocabulary
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(log Z, logit of the label) of each token over the whole vocabulary; logits are fp32."""
     largest = logits.max(dim=-1).values
     vocabulary.reduce(largest, dist.ReduceOp.MAX)

@@ -53,7 +53,7 @@ from pipeline.types.recipe import (
 )
 from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
 from pipeline.types.run import End, Handle, RankExit, RunState, Submission
-from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
+from pipeline.types.sweep import DroppedPoint, Point, Published, Root, SweepSpec
 
 __all__ = [
     "Activation",
@@ -100,6 +100,7 @@ __all__ = [
     "Plan",
     "Point",
     "Precision",
+    "Published",
     "RankExit",
     "RankMemory",
     "Reason",

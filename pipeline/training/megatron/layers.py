@@ -12,7 +12,9 @@ from megatron.core.transformer.transformer_layer import TransformerLayerSubmodul
 from pipeline.training.backend import LayerParts
 
 
-def layer_specs(config: TransformerConfig, parts: LayerParts | None, *, vp_stage: int | None) -> TransformerBlockSubmodules:
+def layer_specs(
+    config: TransformerConfig, parts: LayerParts | None, *, vp_stage: int | None
+) -> TransformerBlockSubmodules:
     """The layers of one chunk of this rank's stage, dense ones and those with experts in the model's order."""
     block: TransformerBlockSubmodules = get_gpt_decoder_block_spec(
         config,
