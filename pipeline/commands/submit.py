@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from pipeline.calibration_files import find_calibration
 from pipeline.code_snapshot import keep_code, read_code
@@ -22,9 +23,7 @@ from pipeline.types import Handle, LauncherKind
 def plan(arguments: argparse.Namespace) -> int:
     """Prints the request, or the best layouts for it; changes nothing."""
     if arguments.multirun:
-        from pipeline.commands import sweeps
-
-        return sweeps.plan(arguments)
+        return _sweeps().plan(arguments)
     if arguments.search:
         return _search(arguments)
     request = build_request(arguments)
@@ -51,9 +50,8 @@ def _search(arguments: argparse.Namespace) -> int:
     calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
     accept = trainable(experiment)
     job, result = search_layouts(experiment, calibration, accept=accept)
-    if not result.best:
+    if result.best and not result.accepted:
         print("none of what this version can train fits; these can be planned only", file=sys.stderr)
-        job, result = search_layouts(experiment, calibration)
     print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result, accept))
     return 0
 
@@ -61,9 +59,7 @@ def _search(arguments: argparse.Namespace) -> int:
 def submit(arguments: argparse.Namespace) -> int:
     """Hands the request to its launcher and returns at once."""
     if arguments.multirun:
-        from pipeline.commands import sweeps
-
-        return sweeps.submit(arguments)
+        return _sweeps().submit(arguments)
     request = build_request(arguments)
     if not request.cluster_named:
         raise ConfigError(
@@ -83,16 +79,21 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
+    if arguments.multirun:
+        return _sweeps().run(arguments)
     from pipeline.commands.follow import follow
 
-    if arguments.multirun:
-        from pipeline.commands import sweeps
-
-        return sweeps.run(arguments)
     request = build_request(arguments)
     started, _ = _hand_over(request)
     print(f"run {started.run_id} in {started.path}", flush=True)
     return follow(started, request.experiment.recipe.steps)
+
+
+def _sweeps() -> ModuleType:
+    """The verbs of sweeps, with the launchers they need: one plan has to answer at once."""
+    from pipeline.commands import sweeps
+
+    return sweeps
 
 
 def _hand_over(request: Request) -> tuple[RunDir, Handle]:

@@ -55,7 +55,7 @@ from pipeline.types.recipe import (
 )
 from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
 from pipeline.types.run import Cause, End, Handle, RankExit, RunState, Submission, WorkerCode
-from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
+from pipeline.types.sweep import DroppedPoint, Point, Published, Root, SweepSpec
 
 __all__ = [
     "Activation",
@@ -107,6 +107,7 @@ __all__ = [
     "Precision",
     "Profile",
     "ProfileKind",
+    "Published",
     "RankExit",
     "RankMemory",
     "Reason",
