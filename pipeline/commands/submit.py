@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
 
 from pipeline.calibration_files import find_calibration
 from pipeline.code_snapshot import keep_code, read_code
@@ -23,7 +22,7 @@ from pipeline.types import Handle, LauncherKind
 def plan(arguments: argparse.Namespace) -> int:
     """Prints the request, or the best layouts for it; changes nothing."""
     if arguments.multirun:
-        return _sweeps().plan(arguments)
+        return _of_sweeps("plan", arguments)
     if arguments.search:
         return _search(arguments)
     request = build_request(arguments)
@@ -59,7 +58,7 @@ def _search(arguments: argparse.Namespace) -> int:
 def submit(arguments: argparse.Namespace) -> int:
     """Hands the request to its launcher and returns at once."""
     if arguments.multirun:
-        return _sweeps().submit(arguments)
+        return _of_sweeps("submit", arguments)
     request = build_request(arguments)
     if not request.cluster_named:
         raise ConfigError(
@@ -80,7 +79,7 @@ def submit(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
     if arguments.multirun:
-        return _sweeps().run(arguments)
+        return _of_sweeps("run", arguments)
     from pipeline.commands.follow import follow
 
     request = build_request(arguments)
@@ -89,11 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
     return follow(started, request.experiment.recipe.steps)
 
 
-def _sweeps() -> ModuleType:
-    """The verbs of sweeps, with the launchers they need: one plan has to answer at once."""
+def _of_sweeps(verb: str, arguments: argparse.Namespace) -> int:
+    """The same verb for a sweep, with the launchers it needs: one plan has to answer at once."""
     from pipeline.commands import sweeps
 
-    return sweeps
+    of_sweeps = {"plan": sweeps.plan, "submit": sweeps.submit, "run": sweeps.run}
+    return of_sweeps[verb](arguments)
 
 
 def _hand_over(request: Request) -> tuple[RunDir, Handle]:
