@@ -14,8 +14,8 @@ from pipeline.analysis.facts import RunFacts, recipe_hash
 from pipeline.analysis.roles import BLOCKS, BY_KEY
 
 _ALIKE = ("gpu", "platform", "gpus", "layout", "micro_batch", "techniques", "software", "code", "binding")
-_SHORT = {"model_shape", "code"}
-_LONGEST = 40
+_SHORT = 30
+_UNREADABLE = {"model_shape"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,8 +34,15 @@ class Estimate:
 class Group:
     """Repeats of one thing."""
 
+    mark: str
+    """A letter or number that stands for it where there is no room for the label."""
     label: str
     runs: tuple[RunFacts, ...]
+
+    @property
+    def short(self) -> str:
+        """The label where it is short, else the mark."""
+        return self.label if len(self.label) <= _SHORT else f"group {self.mark}"
 
     def rate(self) -> Estimate | None:
         """tokens/s/GPU."""
@@ -72,14 +79,23 @@ def grouped(runs: Sequence[RunFacts]) -> list[Group]:
         key = (recipe_hash(run, BLOCKS), *(str(run.factors.get(one)) for one in _ALIKE))
         found.setdefault(key, []).append(run)
     groups = list(found.values())
-    apart = [key for key in dict.fromkeys((*BLOCKS, *_ALIKE)) if key not in _SHORT and _tells_apart(groups, key)]
-    return [Group(label=_label(members, apart), runs=tuple(members)) for members in groups]
+    apart = [key for key in dict.fromkeys((*BLOCKS, *_ALIKE)) if key not in _UNREADABLE and _tells_apart(groups, key)]
+    return [
+        Group(mark=str(number), label=_label(groups, members, apart), runs=tuple(members))
+        for number, members in enumerate(groups, 1)
+    ]
 
 
 def _tells_apart(groups: Sequence[Sequence[RunFacts]], key: str) -> bool:
     return len({str(members[0].factors.get(key)) for members in groups}) > 1
 
 
-def _label(members: Sequence[RunFacts], apart: Sequence[str]) -> str:
-    parts = [f"{BY_KEY[key].title} {members[0].factors.get(key, 'unknown')}"[:_LONGEST] for key in apart]
+def _label(groups: Sequence[Sequence[RunFacts]], members: Sequence[RunFacts], apart: Sequence[str]) -> str:
+    """What tells a group apart: of a long value only the words that are not in the value of every group."""
+    parts = []
+    for key in apart:
+        values = [str(other[0].factors.get(key, "unknown")).split() for other in groups]
+        common = set(values[0]).intersection(*values)
+        words = [word for word in str(members[0].factors.get(key, "unknown")).split() if word not in common]
+        parts.append(f"{BY_KEY[key].title} {' '.join(words)}".strip())
     return ", ".join(parts) or str(members[0].config.get("name", members[0].name))

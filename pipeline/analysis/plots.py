@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -19,7 +20,7 @@ _INK = "#010203"
 _GRID = "#010204"
 # Stand-ins that are replaced by CSS variables once matplotlib has drawn; the page defines them for both schemes.
 _SERIES = [f"#0a0b{index:02x}" for index in range(8)]
-_STYLE = {
+_STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "font.family": "sans-serif",
     "font.size": 10,
@@ -65,7 +66,7 @@ def _curves(
 ) -> str | None:
     if not any(LOSS in run.curves for group in groups for run in group.runs):
         return None
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+    with _styled(name):
         figure, axes = _axes(xlabel, ylabel)
         for index, group in enumerate(groups):
             for number, run in enumerate(group.runs):
@@ -73,7 +74,7 @@ def _curves(
                 if curve is None:
                     continue
                 xs, ys = _thinned(xs_of(run, curve), curve.values)
-                axes.plot(xs, ys, color=_color(index), linewidth=1.2, label=None if number else group.label)
+                axes.plot(xs, ys, color=_color(index), linewidth=1.2, label=None if number else group.short)
         _legend(axes, groups)
         return _svg(figure)
 
@@ -83,16 +84,16 @@ def throughput(groups: Sequence[Group]) -> str | None:
     rates = [(group, rate) for group in groups if (rate := group.rate()) is not None]
     if not rates:
         return None
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": "throughput"}):
+    with _styled("throughput"):
         figure, axes = _axes("tokens/s/GPU", "", height=0.9 + 0.5 * len(rates))
         for index, (group, rate) in enumerate(rates):
-            runs = [run.tokens_per_s_per_gpu for run in group.runs if run.tokens_per_s_per_gpu]
+            runs: list[float] = [run.tokens_per_s_per_gpu for run in group.runs if run.tokens_per_s_per_gpu]
             axes.plot(runs, [index] * len(runs), "o", color=_color(index), alpha=0.45, markersize=5)
             axes.errorbar(
                 [rate.mean], [index], xerr=[[rate.mean - rate.low], [rate.high - rate.mean]],
                 fmt="D", color=_color(index), capsize=4, markersize=5,
             )  # fmt: skip
-        axes.set_yticks(range(len(rates)), [group.label for group, _ in rates])
+        axes.set_yticks(range(len(rates)), [group.short for group, _ in rates])
         axes.set_ylim(-0.7, len(rates) - 0.3)
         axes.invert_yaxis()
         return _svg(figure)
@@ -101,14 +102,14 @@ def throughput(groups: Sequence[Group]) -> str | None:
 def memory(groups: Sequence[Group]) -> str | None:
     """Measured peaks against what was planned, GiB."""
     rows = [
-        (group.label, run, run.plan.memory.worst)
+        (group.short, run, run.plan.memory.worst)
         for group in groups
         for run in group.runs[:1]
         if run.plan is not None and run.plan.memory is not None
     ]
     if not rows:
         return None
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": "memory"}):
+    with _styled("memory"):
         figure, axes = _axes("GiB of one GPU", "", height=0.9 + 0.5 * len(rows))
         for index, (_, run, stage) in enumerate(rows):
             axes.plot([stage.lower_gib, stage.upper_gib], [index] * 2, color=_color(index), linewidth=5, alpha=0.35)
@@ -134,14 +135,14 @@ def pareto(groups: Sequence[Group]) -> str | None:
             points.append((group, rate.mean * group.gpus, cost.mean if priced and cost else 1e6 / rate.mean))
     if len(points) < 2:
         return None
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": "pareto"}):
+    with _styled("pareto"):
         price = group.runs[0].price
         unit = f"{price.currency} a million tokens" if priced and price else "GPU-seconds a million tokens"
         figure, axes = _axes("tokens/s of the whole job", unit)
         front = sorted((speed, cost) for _, speed, cost in points if not _dominated(speed, cost, points))
         axes.plot(*zip(*front, strict=True), color=_INK, linewidth=1, linestyle="--", label="best there is")
         for index, (group, speed, cost) in enumerate(points):
-            axes.plot([speed], [cost], "o", color=_color(index), label=group.label)
+            axes.plot([speed], [cost], "o", color=_color(index), label=group.short)
         axes.legend()
         return _svg(figure)
 
@@ -155,7 +156,7 @@ def scaling(groups: Sequence[Group]) -> str | None:
     points = [(group.gpus, rate) for group in groups if (rate := group.rate()) is not None]
     if len({size for size, _ in points}) < 2:
         return None
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": "scaling"}):
+    with _styled("scaling"):
         figure, axes = _axes("GPUs", "tokens/s/GPU")
         for size, rate in points:
             axes.errorbar([size], [rate.mean], yerr=[[rate.mean - rate.low], [rate.high - rate.mean]],
@@ -167,6 +168,11 @@ def scaling(groups: Sequence[Group]) -> str | None:
 
 
 # --------------------------------------------------------------------------- drawing
+
+
+def _styled(name: str) -> Any:
+    """matplotlib's settings for one plot; its name makes the ids inside the picture its own."""
+    return mpl.rc_context({**_STYLE, "svg.hashsalt": name})  # type: ignore[arg-type]
 
 
 def _axes(xlabel: str, ylabel: str, *, height: float = 3.4) -> tuple[Figure, Axes]:

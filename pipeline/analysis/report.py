@@ -63,6 +63,9 @@ class Report:
 
     title: str
     tables: tuple[ReportTable, ...]
+    """Shown before the plots."""
+    details: tuple[ReportTable, ...]
+    """Shown behind them."""
     plots: tuple[Plot, ...]
     not_shown: tuple[str, ...] = ()
     verdict: str = ""
@@ -73,13 +76,14 @@ class Report:
 
 def comparison_report(found: Comparison, *, title: str, fair_job: FairJobLike | None = None) -> Report:
     """The page of a comparison."""
-    groups = [Group(label=f"A: {_label(found.a)}", runs=found.a), Group(label=f"B: {_label(found.b)}", runs=found.b)]
+    groups = [Group(mark=mark, label=_label(arm), runs=arm) for mark, arm in (("A", found.a), ("B", found.b))]
     drawn, missing = _plots(groups)
     return Report(
         title=title,
         verdict=verdict_line(found),
         verdict_class=found.headline.comparability.name,
-        tables=(_answers(found), _confounders(found), *_run_tables(groups)),
+        tables=(_answers(found), _confounders(found), _group_table(groups)),
+        details=tuple(_run_tables(groups)),
         plots=drawn,
         not_shown=missing,
         fair_job=fair_job,
@@ -90,7 +94,13 @@ def runs_report(runs: Sequence[RunFacts], *, title: str) -> Report:
     """The page of a group of runs: a sweep, repeats, a night."""
     groups = grouped(runs)
     drawn, missing = _plots(groups)
-    return Report(title=title, tables=tuple(_run_tables(groups)), plots=drawn, not_shown=missing)
+    return Report(
+        title=title,
+        tables=(_group_table(groups),),
+        details=tuple(_run_tables(groups)),
+        plots=drawn,
+        not_shown=missing,
+    )
 
 
 def as_html(report: Report) -> str:
@@ -137,14 +147,17 @@ def _confounders(found: Comparison) -> ReportTable:
     )
 
 
-def _run_tables(groups: Sequence[Group]) -> Iterator[ReportTable]:
-    yield ReportTable(
+def _group_table(groups: Sequence[Group]) -> ReportTable:
+    return ReportTable(
         title="Groups",
         name="groups",
-        headings=("group", "runs", "GPUs", "tokens/s/GPU", "median step (s)", "peak memory (GiB)", "planned (GiB)"),
+        headings=("", "group", "runs", "GPUs", "tokens/s/GPU", "median step (s)", "peak memory (GiB)", "planned (GiB)"),
         rows=tuple(_group_row(group) for group in groups),
         notes=_assumed(groups),
     )
+
+
+def _run_tables(groups: Sequence[Group]) -> Iterator[ReportTable]:
     yield ReportTable(
         title="Runs",
         name="runs",
@@ -165,6 +178,7 @@ def _group_row(group: Group) -> tuple[str, ...]:
     plan = group.runs[0].plan
     planned = plan.memory.worst if plan and plan.memory else None
     return (
+        group.mark,
         group.label,
         str(len(group.runs)),
         str(group.gpus),
@@ -184,8 +198,8 @@ def estimate_text(found: Estimate | None) -> str:
 
 
 def _assumed(groups: Sequence[Group]) -> tuple[str, ...]:
-    few = [group.label for group in groups if (rate := group.rate()) and rate.assumed]
-    return (f"intervals that assume 3 % between runs, since there are fewer than 3: {'; '.join(few)}",) if few else ()
+    few = [group.mark for group in groups if (rate := group.rate()) and rate.assumed]
+    return (f"intervals that assume 3 % between runs, since there are fewer than 3: {', '.join(few)}",) if few else ()
 
 
 def _run_row(run: RunFacts) -> tuple[str, ...]:
@@ -226,12 +240,12 @@ def _plots(groups: Sequence[Group]) -> tuple[tuple[Plot, ...], tuple[str, ...]]:
     """The plots there are data for, and the names of the others."""
     wanted = (
         ("loss-tokens", plots.loss_over_tokens(groups), "Loss over tokens", "no loss was recorded"),
-        ("loss-time", plots.loss_over_time(groups), "Loss over training time, waiting not counted", "no loss was recorded"),
+        ("loss-time", plots.loss_over_time(groups), "Loss over training time without waiting", "no loss was recorded"),
         ("throughput", plots.throughput(groups), "Throughput: runs (dots), mean and 95 % interval (diamonds)",
          "no run was timed"),
         ("memory", plots.memory(groups), "Peak memory (dot) against the plan (bar: bounds, tick: expected) and the GPU",
          "no plan estimates memory here"),
-        ("pareto", plots.pareto(groups), "Cost against speed: below and to the right is better", "fewer than two groups"),
+        ("pareto", plots.pareto(groups), "Cost against speed: below right is better", "fewer than two groups"),
         ("scaling", plots.scaling(groups), "Rate of one GPU over the number of GPUs", "one size only"),
         ("telemetry", None, "", "clocks and power were not sampled"),
     )  # fmt: skip
