@@ -128,15 +128,16 @@ def memory(groups: Sequence[Group]) -> str | None:
 def pareto(groups: Sequence[Group]) -> str | None:
     """Cost of a million tokens against the speed of the whole job; without prices GPU-seconds stand for cost."""
     priced = all(group.cost() is not None for group in groups)
-    points = []
+    points: list[tuple[Group, float, float]] = []
     for group in groups:
-        rate, cost = group.rate(), group.cost()
+        rate, price_of_tokens = group.rate(), group.cost()
         if rate is not None:
-            points.append((group, rate.mean * group.gpus, cost.mean if priced and cost else 1e6 / rate.mean))
+            spent = price_of_tokens.mean if priced and price_of_tokens else 1e6 / rate.mean
+            points.append((group, rate.mean * group.gpus, spent))
     if len(points) < 2:
         return None
     with _styled("pareto"):
-        price = group.runs[0].price
+        price = points[0][0].runs[0].price
         unit = f"{price.currency} a million tokens" if priced and price else "GPU-seconds a million tokens"
         figure, axes = _axes("tokens/s of the whole job", unit)
         front = sorted((speed, cost) for _, speed, cost in points if not _dominated(speed, cost, points))
@@ -153,7 +154,7 @@ def _dominated(speed: float, cost: float, points: Sequence[tuple[Group, float, f
 
 def scaling(groups: Sequence[Group]) -> str | None:
     """tokens/s/GPU against the number of GPUs, where there are two sizes at least."""
-    points = [(group.gpus, rate) for group in groups if (rate := group.rate()) is not None]
+    points = [(group.gpus, rate) for group in groups if (rate := group.rate())]
     if len({size for size, _ in points}) < 2:
         return None
     with _styled("scaling"):
@@ -172,7 +173,8 @@ def scaling(groups: Sequence[Group]) -> str | None:
 
 def _styled(name: str) -> Any:
     """matplotlib's settings for one plot; its name makes the ids inside the picture its own."""
-    return mpl.rc_context({**_STYLE, "svg.hashsalt": name})  # type: ignore[arg-type]
+    settings: Any = {**_STYLE, "svg.hashsalt": name}  # matplotlib types its settings key by key
+    return mpl.rc_context(settings)
 
 
 def _axes(xlabel: str, ylabel: str, *, height: float = 3.4) -> tuple[Figure, Axes]:
