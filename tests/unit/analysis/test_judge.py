@@ -140,7 +140,7 @@ def test_confirmation_needs_a_difference_that_is_sure_and_large_enough() -> None
 
 def test_the_promised_rates_hold() -> None:
     """Noise 1 % between nights, 3 repeats: 3 % is seen within 3 nights in 95 %, false alarms below 1 in 100 nights."""
-    found = simulate(Noise(between=0.01), repeats=3, trials=160, slowdowns=(0.03,), seed=11)
+    found = simulate(Noise(between=0.01), repeats=3, trials=100, slowdowns=(0.03,), seed=11)
     assert found.detected[0.03] >= 0.95
     assert found.false_alarms <= 0.01
     assert 0.01 < found.smallest < 0.03
