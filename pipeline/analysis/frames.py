@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.analysis.compare import Comparison
-from pipeline.analysis.compare import compare as compare_runs
 from pipeline.analysis.compare_text import answer_json
+from pipeline.analysis.comparison import Comparison
+from pipeline.analysis.comparison import compare as compare_runs
 from pipeline.analysis.facts import RunFacts, recipe_hash
 from pipeline.analysis.roles import BLOCKS
 from pipeline.analysis.selection import all_runs, select_runs
@@ -37,7 +37,7 @@ def curves_frame(runs: Selected, keys: Sequence[str] = ("train/loss",), run_root
 
 
 def compare(a: Selected, b: Selected, run_root: str | Path = "runs", **options: object) -> Comparison:
-    """B against A as on the command line; `answers_frame` shows what can be said. Options as `compare.compare`."""
+    """B against A as on the command line; `answers_frame` shows what can be said. Options as `comparison.compare`."""
     return compare_runs(_facts(a, run_root), _facts(b, run_root), **options)  # type: ignore[arg-type]
 
 

@@ -209,6 +209,8 @@ def _svg(figure: Figure) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    used = set(re.findall(r"#([\w-]+)", svg))
+    svg = re.sub(r' id="([\w.-]+)"', lambda found: found[0] if found[1] in used else "", svg)
     svg = svg.replace(_INK, "var(--ink)").replace(_GRID, "var(--grid)")
     for index, color in enumerate(_SERIES):
         svg = svg.replace(color, f"var(--series-{index})")

@@ -10,7 +10,6 @@ import jinja2
 
 from pipeline import __version__
 from pipeline.analysis import plots
-from pipeline.analysis.compare import Comparison
 from pipeline.analysis.compare_text import (
     TITLES,
     closing_lines,
@@ -21,6 +20,7 @@ from pipeline.analysis.compare_text import (
     verdict_words,
     what_can_be_said,
 )
+from pipeline.analysis.comparison import Comparison
 from pipeline.analysis.convergence import LOSS
 from pipeline.analysis.facts import RunFacts
 from pipeline.analysis.groups import Estimate, Group, grouped

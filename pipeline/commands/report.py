@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.analysis.answers import Comparability
-from pipeline.analysis.compare import Comparison, compare
+from pipeline.analysis.comparison import Comparison, compare
 from pipeline.analysis.facts import Origin, RunFacts
 from pipeline.analysis.frames import answers_frame, runs_frame
 from pipeline.analysis.report import Report, as_html, as_markdown, comparison_report, runs_report

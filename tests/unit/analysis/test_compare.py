@@ -11,8 +11,8 @@ import pytest
 from made_runs import B200, H100, made, repeats, row, spread
 
 from pipeline.analysis.answers import Comparability, Flag
-from pipeline.analysis.compare import Comparison, compare
 from pipeline.analysis.compare_text import as_json, verdict_line, what_can_be_said
+from pipeline.analysis.comparison import Comparison, compare
 from pipeline.analysis.estimate import FEWEST_RUNS, pool, ratio_of
 from pipeline.analysis.facts import Price, RunFacts, Target
 from pipeline.analysis.public_pairs import matched_ratios

@@ -10,7 +10,7 @@ import pytest
 from made_runs import B200, H100, made, repeats, row, spread
 
 from pipeline.analysis.causes import causes
-from pipeline.analysis.compare import compare
+from pipeline.analysis.comparison import compare
 from pipeline.analysis.diff import NOT_SET, difference
 from pipeline.analysis.facts import NodeFacts
 from pipeline.analysis.gap import distance, gap
