@@ -17,7 +17,7 @@ from made_runs import B200, H100, make_run
 from pipeline.__main__ import main
 from pipeline.analysis import answers_frame, compare, curves_frame, runs_frame
 
-NO_BROWSER = "no Chromium here; slurm/dev/install.sh brings Debian's"
+NO_BROWSER = "no Chromium here; sudo tests/install.sh brings Debian's"
 
 
 @pytest.fixture(scope="module")
