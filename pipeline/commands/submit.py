@@ -60,7 +60,7 @@ def submit(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "cluster: not chosen, and the default trains on this machine; give cluster=NAME (cluster=local to mean it)"
         )
-    run, handle = _hand_over(request)
+    run, handle = hand_over(request)
     if arguments.json:
         print(json.dumps({"run_id": run.run_id, "run_dir": str(run.path), "job_id": handle.job_id}))
         return 0
@@ -75,7 +75,7 @@ def submit(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
     request = build_request(arguments)
-    started, _ = _hand_over(request)
+    started, _ = hand_over(request)
     print(f"run {started.run_id} in {started.path}", flush=True)
     return follow(started, request.experiment.recipe.steps)
 
@@ -91,7 +91,8 @@ def _check_place(request: Request) -> None:
         raise ConfigError(f"data.path: {experiment.data.path} does not exist; give a text file or a folder of them")
 
 
-def _hand_over(request: Request) -> tuple[RunDir, Handle]:
+def hand_over(request: Request) -> tuple[RunDir, Handle]:
+    """Writes a run and submits it; raises PlanRefused, ConfigError or ClusterError."""
     why_not = request.why_untrainable()
     if why_not:  # every rank would refuse it too, but only once the job has its nodes
         raise PlanRefused(why_not)
