@@ -64,7 +64,7 @@ def submit(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "cluster: not chosen, and the default trains on this machine; give cluster=NAME (cluster=local to mean it)"
         )
-    run, handle = _hand_over(request)
+    run, handle = hand_over(request)
     if arguments.json:
         print(json.dumps({"run_id": run.run_id, "run_dir": str(run.path), "job_id": handle.job_id}))
         return 0
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pipeline.commands.follow import follow
 
     request = build_request(arguments)
-    started, _ = _hand_over(request)
+    started, _ = hand_over(request)
     print(f"run {started.run_id} in {started.path}", flush=True)
     return follow(started, request.experiment.recipe.steps)
 
@@ -96,7 +96,8 @@ def _of_sweeps(verb: str, arguments: argparse.Namespace) -> int:
     return of_sweeps[verb](arguments)
 
 
-def _hand_over(request: Request) -> tuple[RunDir, Handle]:
+def hand_over(request: Request) -> tuple[RunDir, Handle]:
+    """Writes a run and submits it; raises PlanRefused, ConfigError or ClusterError."""
     from launchers.launcher import launcher_for  # plan has to answer at once, and needs none
 
     why_not = request.why_untrainable()
