@@ -97,7 +97,7 @@ def make_blend(weights: Sequence[float]) -> Blend:
 
 def _largest_remainders(weights: npt.NDArray[np.float64]) -> Ids:
     shares = weights / weights.sum() * BLEND_PERIOD
-    counts = np.floor(shares).astype(np.int64)
+    counts: Ids = np.floor(shares).astype(np.int64)
     short = BLEND_PERIOD - int(counts.sum())
     counts[np.argsort(counts - shares, kind="stable")[:short]] += 1
     return counts
