@@ -14,6 +14,7 @@ _STATES = {
     StopCause.node_lost: RunState.failed,
     StopCause.leader_lost: RunState.failed,
     StopCause.not_complete: RunState.failed,
+    StopCause.refused: RunState.failed,
     StopCause.cancelled: RunState.cancelled,
     StopCause.timeout: RunState.timeout,
 }

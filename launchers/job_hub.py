@@ -33,6 +33,7 @@ SIGNAL_SETTLE_S = 0.5
 """After a signal from outside, how long a rank's own failure may still be on its way."""
 LIMIT_SLACK_S = 10.0
 """How far the supervisors' clock may be behind the job's: they start after it."""
+REFUSALS_SHOWN = 3
 FINISH_SPREAD_S = 300.0
 """How long ranks may go on once another one has finished."""
 
@@ -81,7 +82,7 @@ class JobHub:
             stop = await self._watch()
         if stop is not None:
             self._broadcast(stop)
-            await self._drain()
+        await self._drain()
         return decide(list(self._exits.values()), stop, ranks=self._task.ranks, now=time.time())
 
     def dismiss(self, exit_code: int) -> None:
@@ -100,7 +101,14 @@ class JobHub:
                 return Stop(cause=StopCause.not_complete, reason=self._missing(timeout_s))
             if self._signalled:
                 return await self._stop_for_signal()
-        return None
+        return self._refusal()
+
+    def _refusal(self) -> Stop | None:
+        """Once all nodes are there, so that all that are not as they should be are named."""
+        refusals = [ready.refusal for ready, _ in self._nodes.values() if ready.refusal]
+        more = f" | and {len(refusals) - REFUSALS_SHOWN} more nodes" if len(refusals) > REFUSALS_SHOWN else ""
+        reason = " | ".join(refusals[:REFUSALS_SHOWN]) + more
+        return Stop(cause=StopCause.refused, reason=reason) if refusals else None
 
     async def _watch(self) -> Stop | None:
         """Until all ranks have finished (None) or the run has to be ended."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launchers.ending import shell_code
@@ -39,8 +38,11 @@ LEADER_POLL_S = 0.05
 class Member:
     """One rank. `master` is rank 0's already listening socket for the ranks' own rendezvous."""
 
-    def __init__(self, task: Task, *, run_dir: Path, attempt: int, token: str, grace_s: float) -> None:
+    def __init__(
+        self, task: Task, *, run_dir: Path, attempt: int, token: str, grace_s: float, python: Sequence[str]
+    ) -> None:
         self._task = task
+        self._python = python
         self._run_dir = run_dir
         self._attempt = attempt
         self._token = token
@@ -112,7 +114,7 @@ class Member:
             place=self._place,
             listen_fd=master.fileno() if master else None,
         )
-        argv = [sys.executable, "-P", "-u", "-m", "pipeline.training", str(self._run_dir)]
+        argv = [*self._python, "-P", "-u", "-m", "pipeline.training", str(self._run_dir)]
         inherited = [master.fileno()] if master else []
         worker = await WorkerProcess.start(
             argv,

@@ -24,6 +24,8 @@ class StopCause(Enum):
     leader_lost = "leader_lost"
     not_complete = "not_complete"
     """Not all ranks reported at the start."""
+    refused = "refused"
+    """A node is not what the hardware profile expects, and that was to be held against it."""
     cancelled = "cancelled"
     timeout = "timeout"
 
@@ -46,6 +48,8 @@ class NodeReady:
     node: str
     node_rank: int
     ranks: tuple[int, ...]
+    refusal: str | None = None
+    """Why the node may not train."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

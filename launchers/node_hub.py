@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from launchers.beside import Beside
 from launchers.messages import (
     LINE_LIMIT_BYTES,
     Bye,
@@ -33,17 +34,29 @@ from pipeline.rundir import to_jsonable
 from pipeline.types import RankExit
 
 RETRY_S = 0.2
+SAMPLER_END_S = 3.0
 
 
 class NodeHub:
     """Serves the supervisors and workers of one node over a unix socket."""
 
-    def __init__(self, task: Task, *, token: str, files: NodeFiles, placing: NodePlacing, grace_s: float) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        token: str,
+        files: NodeFiles,
+        placing: NodePlacing,
+        grace_s: float,
+        sampler: Beside | None,
+    ) -> None:
+        """`sampler` runs from when the ranks of the node have their places to when the last one is gone."""
         self._task = task
         self._token = token
         self._files = files
         self._placing = placing
         self._grace_s = grace_s
+        self._sampler = sampler
         self._members: dict[int, Peer] = {}
         self._hellos: dict[int, Hello] = {}
         self._exits: dict[int, RankExit] = {}
@@ -83,6 +96,7 @@ class NodeHub:
                 node=self._task.node,
                 node_rank=self._task.node_rank,
                 ranks=tuple(sorted(self._members)),
+                refusal=self._placing.refusal,
             )
         )
         for seen in self._exits.values():
@@ -103,6 +117,8 @@ class NodeHub:
                     self._files.event("start", to_jsonable(start), rank=None)
                     self._to_members(start)
                     drain = asyncio.create_task(self._report_drained(up))
+                    if self._sampler is not None:
+                        await self._sampler.start()
                 case Stop() as stop:
                     self._note_stop(stop)
                     self._to_members(stop)
@@ -145,6 +161,8 @@ class NodeHub:
 
     async def _report_drained(self, up: Peer) -> None:
         await self._drained.wait()
+        if self._sampler is not None:
+            await self._sampler.end(SAMPLER_END_S)
         up.send(Drained(node_rank=self._task.node_rank))
 
     # ----------------------------------------------------------------- members and workers

@@ -47,12 +47,17 @@ def run_status(run: RunDir) -> RunStatus:
     return run_statuses([run])[0]
 
 
-def run_statuses(runs: Sequence[RunDir]) -> list[RunStatus]:
-    """The states of many runs; each scheduler is asked once."""
+Views = dict[tuple[LauncherKind, str], JobView]
+"""What schedulers said, by launcher and job id."""
+
+
+def run_statuses(runs: Sequence[RunDir], views: Views | None = None) -> list[RunStatus]:
+    """The states of many runs; each scheduler is asked once, and not about what `views` holds."""
     known = {run.run_id: _from_files(run) for run in runs}
+    said = dict(views or {})
     open_handles = [status.handle for status in known.values() if status.handle and not status.end]
-    views = _views(open_handles)
-    return [_with_scheduler(run, known[run.run_id], views) for run in runs]
+    said |= job_views([handle for handle in open_handles if (handle.launcher, handle.job_id) not in said])
+    return [_with_scheduler(run, known[run.run_id], said) for run in runs]
 
 
 def wait_until_over(status: RunStatus, timeout_s: float) -> None:
@@ -115,8 +120,9 @@ def _from_files(run: RunDir) -> RunStatus:
     return RunStatus(run=run, state=RunState.prepared, message="", handle=handle, end=None)
 
 
-def _views(handles: Sequence[Handle]) -> dict[tuple[LauncherKind, str], JobView]:
-    views: dict[tuple[LauncherKind, str], JobView] = {}
+def job_views(handles: Sequence[Handle]) -> Views:
+    """What the schedulers say of jobs, each asked once."""
+    views: Views = {}
     for kind in LauncherKind:
         mine = [handle for handle in handles if handle.launcher is kind]
         if mine:
@@ -124,7 +130,7 @@ def _views(handles: Sequence[Handle]) -> dict[tuple[LauncherKind, str], JobView]
     return views
 
 
-def _with_scheduler(run: RunDir, status: RunStatus, views: dict[tuple[LauncherKind, str], JobView]) -> RunStatus:
+def _with_scheduler(run: RunDir, status: RunStatus, views: Views) -> RunStatus:
     if status.end or status.state is RunState.unknown or run.last_attempt() is None:
         return status
     if status.handle is None:
@@ -138,23 +144,38 @@ def _with_scheduler(run: RunDir, status: RunStatus, views: dict[tuple[LauncherKi
 def _open(run: RunDir, handle: Handle, view: JobView) -> RunStatus:
     """A run whose directory knows no end."""
     attempt = run.attempt(handle.attempt)
-    started = any(attempt.journal_dir.glob("*.jsonl"))
     match view.phase:
         case JobPhase.held:
             message = f"job {handle.job_id} is held: {view.detail}; `himori cancel` it or `scontrol release` it"
             return RunStatus(run=run, state=RunState.held, message=message, handle=handle, end=None)
+        case JobPhase.pending | JobPhase.over if handle.waits and (attempt.cancel_file.exists() or not view.is_alive):
+            return _never_began(run, attempt, handle)
         case JobPhase.pending:
             message = f"waits in the queue: {view.detail}" if view.detail else "waits in the queue"
             return RunStatus(run=run, state=RunState.queued, message=message, handle=handle, end=None)
         case JobPhase.running:
-            message = "training" if started else "starting"
+            message = "training" if _has_begun(attempt) else "starting"
             return RunStatus(run=run, state=RunState.running, message=message, handle=handle, end=None)
         case JobPhase.unknown:
-            state = RunState.running if started else RunState.queued
+            state = RunState.running if _has_begun(attempt) else RunState.queued
             message = "the scheduler does not answer now; this is what the run directory says"
             return RunStatus(run=run, state=state, message=message, handle=handle, end=None)
         case JobPhase.over:
             return _reap(run, attempt, handle, view.word)
+
+
+def _has_begun(attempt: AttemptDir) -> bool:
+    return any(attempt.journal_dir.glob("*.jsonl"))
+
+
+def _never_began(run: RunDir, attempt: AttemptDir, handle: Handle) -> RunStatus:
+    """A point that waited for its turn and will have none."""
+    if attempt.cancel_file.exists():
+        end = End(state=RunState.cancelled, message="cancelled before its turn", first=None, time=time.time())
+        write_json(attempt.end_file, end)
+        return RunStatus(run=run, state=end.state, message=end.message, handle=handle, end=end, reaped=True)
+    message = "its batch ended before its turn; nothing was started"
+    return RunStatus(run=run, state=RunState.prepared, message=message, handle=handle, end=None)
 
 
 def _reap(run: RunDir, attempt: AttemptDir, handle: Handle, word: str) -> RunStatus:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launchers import shim
+from launchers.beside import Beside
 from launchers.job_hub import JobHub
 from launchers.member import Member
 from launchers.messages import LINE_LIMIT_BYTES
@@ -24,13 +25,14 @@ from launchers.node_hub import NodeHub
 from launchers.placing import NodePlacing
 from launchers.ports import candidate_ports, job_token, listen, node_socket_path
 from launchers.task import Task, read_task
+from pipeline.containers import worker_python
 from pipeline.errors import ClusterError, HimoriError
-from pipeline.placement.policy import BindingPolicy
+from pipeline.placement.policy import binding_policy
 from pipeline.rundir import AttemptDir, RunDir, write_json
+from pipeline.tracking.records import current_record
 from pipeline.types import End, Experiment, RunState
 
 HANDLE_WAIT_S = 30.0
-SYNC_NICE = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,11 +44,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         shim.die_with_parent(signal.SIGTERM)
         task = read_task(os.environ)
         attempt = _confirmed_attempt(run, task)
-        return_code = asyncio.run(Supervisor(run, attempt, task).run())
+        try:
+            return_code = asyncio.run(Supervisor(run, attempt, task).run())
+        finally:
+            if task.is_job_leader:
+                _store_record(run)
     except* HimoriError as errors:
         for error in errors.exceptions:
             print(f"himori: {error}", file=sys.stderr, flush=True)
     return return_code
+
+
+def _store_record(run: RunDir) -> None:
+    """Puts predicted beside measured; whoever looks later does it again where other nodes' journals have grown."""
+    try:
+        current_record(run)
+    except (HimoriError, OSError) as error:
+        print(f"himori: no record of the run yet: {error}", file=sys.stderr, flush=True)
 
 
 def _confirmed_attempt(run: RunDir, task: Task) -> AttemptDir:
@@ -82,7 +96,12 @@ class Supervisor:
         cluster, task = self._experiment.cluster, self._task
         socket_path = node_socket_path(self._token, task.node)
         member = Member(
-            task, run_dir=self._run.path, attempt=self._attempt.number, token=self._token, grace_s=cluster.stop_grace_s
+            task,
+            run_dir=self._run.path,
+            attempt=self._attempt.number,
+            token=self._token,
+            grace_s=cluster.stop_grace_s,
+            python=worker_python(self._experiment, run_dir=str(self._run.path), own=sys.executable),
         )
         _on_signals(member.signalled)
         timeout_s = cluster.rendezvous_timeout_s
@@ -102,6 +121,7 @@ class Supervisor:
             files=files,
             placing=self._placing(files),
             grace_s=self._experiment.cluster.stop_grace_s,
+            sampler=self._sampler(),
         )
         try:
             await hub.run(socket_path, ports=self._ports, timeout_s=timeout_s)
@@ -111,11 +131,13 @@ class Supervisor:
                 socket_path.parent.rmdir()
 
     def _placing(self, files: NodeFiles) -> NodePlacing:
-        cluster = self._experiment.cluster
+        experiment = self._experiment
         return NodePlacing(
             self._task.node,
             files=files,
-            policy=BindingPolicy(cpus=cluster.binding, node_is_shared=not cluster.exclusive),
+            policy=binding_policy(experiment.cluster, experiment.hardware),
+            profile=experiment.hardware,
+            is_strict=experiment.cluster.strict_profile,
             uses_gpus=self._run.read_plan().gpus_per_node > 0,
             environ=dict(os.environ),
         )
@@ -141,14 +163,18 @@ class Supervisor:
             time_limit_at=self._time_limit_at(),
         )
         server = await asyncio.start_server(hub.serve, sock=listener, limit=LINE_LIMIT_BYTES)
-        syncer = await self._start_syncer()
+        # MLflow's client can block for minutes, so it lives in a process of its own, beside this one only.
+        log = self._attempt.logs_dir / "sync.log"
+        syncer = Beside("pipeline.tracking.sync", [str(self._run.path), "--follow"], log)
+        await syncer.start()
         try:
             end = await hub.run(address=task.first_host, port=port, roll_call_s=timeout_s)
             write_json(self._attempt.end_file, end)
             code = 0 if end.state is RunState.finished else 1
             if code == 0:
                 hub.dismiss(code)
-            await self._wait_for_syncer(syncer)
+            if not await syncer.wait(self._experiment.tracking.finish_timeout_s):
+                print("himori: tracking is not complete; `himori sync` finishes it", file=sys.stderr, flush=True)
             # After a failure only now: the first task to leave with an error makes srun end all others.
             hub.dismiss(code)
         finally:
@@ -158,26 +184,15 @@ class Supervisor:
         """When the time limit ends the job: Slurm says it from 23.02 on, before that it is reckoned from our start."""
         return self._task.end_time or self._began + 60 * self._experiment.cluster.time_limit_min
 
-    async def _start_syncer(self) -> asyncio.subprocess.Process:
-        """MLflow's client can block for minutes, so it lives in a process of its own, beside this one only."""
-        self._attempt.logs_dir.mkdir(parents=True, exist_ok=True)
-        options: dict[str, object] = {"death_signal": int(signal.SIGTERM), "nice": SYNC_NICE}
-        argv = [sys.executable, "-P", "-m", "pipeline.tracking.sync", str(self._run.path), "--follow"]
-        with (self._attempt.logs_dir / "sync.log").open("ab") as log:
-            return await asyncio.create_subprocess_exec(
-                *shim.command(options, argv),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=asyncio.subprocess.STDOUT,
-                process_group=0,
-            )
-
-    async def _wait_for_syncer(self, syncer: asyncio.subprocess.Process) -> None:
-        try:
-            await asyncio.wait_for(syncer.wait(), self._experiment.tracking.finish_timeout_s)
-        except TimeoutError:
-            print("himori: tracking is not complete; `himori sync` finishes it", file=sys.stderr, flush=True)
-            syncer.kill()
+    def _sampler(self) -> Beside | None:
+        """Watches this node's hardware; what it sees on rank 0's node becomes curves in MLflow."""
+        every_s = self._experiment.tracking.telemetry_every_s
+        if every_s <= 0:
+            return None
+        arguments = [str(self._attempt.path), self._task.node, "--every-s", str(every_s)]
+        arguments += ["--as-curves"] * self._task.is_job_leader
+        log = self._attempt.logs_dir / f"telemetry-{self._task.node}.log"
+        return Beside("pipeline.tracking.telemetry.sampler", arguments, log)
 
 
 def _on_signals(told: Callable[[int], None]) -> None:

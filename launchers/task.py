@@ -21,6 +21,7 @@ class Task:
 
     launcher: LauncherKind
     job_id: str
+    """As the handle has it: the place in a job array instead of the number Slurm gives each of its elements."""
     rank: int
     ranks: int
     local_rank: int
@@ -64,7 +65,7 @@ def _slurm_task(environ: Mapping[str, str]) -> Task:
     end_time = environ.get("SLURM_JOB_END_TIME")
     return Task(
         launcher=LauncherKind.slurm,
-        job_id=environ["SLURM_JOB_ID"],
+        job_id=_job_id(environ),
         rank=int(environ["SLURM_PROCID"]),
         ranks=int(environ["SLURM_STEP_NUM_TASKS"]),
         local_rank=int(environ["SLURM_LOCALID"]),
@@ -75,6 +76,11 @@ def _slurm_task(environ: Mapping[str, str]) -> Task:
         first_host=str(hostlist.expand_hostlist(environ["SLURM_STEP_NODELIST"])[0]),
         end_time=float(end_time) if end_time else None,
     )
+
+
+def _job_id(environ: Mapping[str, str]) -> str:
+    array = environ.get("SLURM_ARRAY_JOB_ID")
+    return f"{array}_{environ['SLURM_ARRAY_TASK_ID']}" if array else environ["SLURM_JOB_ID"]
 
 
 def _local_task(environ: Mapping[str, str]) -> Task:

@@ -11,8 +11,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pipeline.containers import refuse_container, srun_options
 from pipeline.errors import UserError
-from pipeline.types import Cluster, Experiment, GpuDialect, LauncherKind, Plan, Submission
+from pipeline.types import Cluster, ContainerRuntime, Experiment, GpuDialect, LauncherKind, Plan, Submission
 
 _NEVER = frozenset({"array", "error", "ntasks", "requeue", "wrap", "parsable", "test-only", "wait", "chdir"})
 """sbatch options that would change what a run is: where it writes, how many tasks it has, when it starts."""
@@ -21,14 +22,17 @@ SIGNAL_LEAD_S = 90
 """Seconds before the time limit at which Slurm sends SIGUSR2 to the ranks; less for jobs of a few minutes."""
 
 
-def prepare(experiment: Experiment, plan: Plan, *, run_dir: str, python: str, attempt: int = 1) -> Submission:
-    """The request for one attempt of a run; `run_dir` and `python` are absolute paths as the nodes see them.
+def prepare(
+    experiment: Experiment, plan: Plan, *, run_dir: str, python: str, code_dir: str = "", attempt: int = 1
+) -> Submission:
+    """The request for one attempt of a run; the paths are absolute, as the nodes see them.
 
     Raises UserError for an sbatch option or a path that can't stand in a job script.
     """
     cluster = experiment.cluster
     if re.search(r"[%\n\\]", run_dir):  # Slurm reads % and \ in the names of output files as patterns
         raise UserError(f"run_root: {run_dir!r} holds a character that Slurm reads as a pattern; name another folder")
+    refuse_container(cluster)
     run_id = run_dir.rstrip("/").rsplit("/", 1)[-1]
     submission = Submission(
         launcher=cluster.launcher,
@@ -38,15 +42,38 @@ def prepare(experiment: Experiment, plan: Plan, *, run_dir: str, python: str, at
         attempt=attempt,
         nodes=plan.layout.nodes,
         ranks_per_node=plan.layout.ranks_per_node,
-        python=cluster.python or python,
+        python=_python(cluster) or python,
         time_limit_min=cluster.time_limit_min,
-        setup=_setup(cluster),
+        setup=_setup(cluster, code_dir),
         sbatch=(),
         srun=(),
+        code_dir=code_dir,
     )
     if cluster.launcher is LauncherKind.local:
         return submission
-    return _with_slurm(submission, cluster, plan)
+    return _with_slurm(submission, experiment, plan)
+
+
+def as_part_of(submission: Submission, *, batch_dir: str, count: int, parallel: int | None) -> Submission:
+    """The request for the job array of a batch of `count` runs that ask for the same; `index` is still to be set."""
+    array = f"0-{count - 1}" + (f"%{parallel}" if parallel else "")
+    part = replace(submission, batch_dir=batch_dir, comment=comment_for(batch_dir.rsplit("/", 1)[-1]))
+    if submission.launcher is LauncherKind.local:
+        return part
+    options = dict(submission.sbatch) | {
+        "array": array,
+        "comment": part.comment,
+        "output": f"{logs_folder(part)}/%A_%a_0_log.out",
+    }
+    srun = (f"--output={logs_folder(part)}/%A_%a_%N_srun.out", *submission.srun[1:])
+    return replace(part, sbatch=tuple(sorted(options.items())), srun=srun)
+
+
+def resources(submission: Submission) -> tuple[object, ...]:
+    """What has to be equal for runs to share a job array: all but what names the single run."""
+    of_the_run = {"comment", "output"}
+    sbatch = tuple(item for item in submission.sbatch if item[0] not in of_the_run)
+    return (sbatch, submission.srun[1:], submission.setup, submission.python, submission.launcher)
 
 
 def comment_for(run_id: str) -> str:
@@ -61,6 +88,8 @@ def signal_lead_s(submission: Submission) -> int:
 
 def logs_folder(submission: Submission) -> str:
     """The folder submitit is given: its pickle, its copy of the script and what the launcher itself prints."""
+    if submission.batch_dir:
+        return f"{submission.batch_dir}/logs"
     return f"{submission.run_dir}/attempts/{submission.attempt}/logs"
 
 
@@ -81,14 +110,42 @@ def job_script(submission: Submission) -> str:
 # --------------------------------------------------------------------------- Slurm
 
 
-def _setup(cluster: Cluster) -> tuple[str, ...]:
-    # submitit's own interpreter and everything it starts: no module is taken from the working directory.
-    return ("export PYTHONSAFEPATH=1", *cluster.setup)
+def _python(cluster: Cluster) -> str | None:
+    """The interpreter a task starts with; with Pyxis that is one inside the image."""
+    if cluster.container and cluster.container.runtime is ContainerRuntime.pyxis:
+        return cluster.container.python
+    return cluster.python
 
 
-def _with_slurm(submission: Submission, cluster: Cluster, plan: Plan) -> Submission:
+def _setup(cluster: Cluster, code_dir: str) -> tuple[str, ...]:
+    lines = [
+        # submitit's own interpreter and everything it starts: no module is taken from the working directory.
+        "export PYTHONSAFEPATH=1"
+    ]
+    if code_dir:
+        # The job runs what was submitted, whatever becomes of the checkout while it waits.
+        lines.append(f"export PYTHONPATH={shlex.quote(code_dir)}${{PYTHONPATH:+:$PYTHONPATH}}")
+    return (*lines, *(_export(name, value) for name, value in cluster.env.items()), *cluster.setup)
+
+
+def _export(name: str, value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise UserError(f"cluster.env.{name}: not the name of an environment variable")
+    if re.search(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE_KEY", name, re.IGNORECASE):
+        raise UserError(
+            f"cluster.env.{name}: looks like a secret, which would be written into scripts and run directories; "
+            "set it in the shell you submit from, jobs inherit it"
+        )
+    if "\n" in value or "\0" in value:
+        raise UserError(f"cluster.env.{name}: a line end can't stand in a job script; got {value!r}")
+    return f"export {name}={shlex.quote(value)}"
+
+
+def _with_slurm(submission: Submission, experiment: Experiment, plan: Plan) -> Submission:
     return replace(
-        submission, sbatch=_sbatch_options(submission, cluster, plan), srun=_srun_arguments(submission, plan)
+        submission,
+        sbatch=_sbatch_options(submission, experiment.cluster, plan),
+        srun=(*_srun_arguments(submission, plan), *srun_options(experiment, run_dir=submission.run_dir)),
     )
 
 
@@ -107,16 +164,35 @@ def _sbatch_options(submission: Submission, cluster: Cluster, plan: Plan) -> tup
         "signal": f"USR2@{signal_lead_s(submission)}",
         "time": str(submission.time_limit_min),
     }
+    options |= {key: str(value) for key, value in _site_options(cluster).items() if value is not None}
     _check_free(cluster.sbatch, options)
-    optional = {"partition": cluster.partition, "account": cluster.account, "qos": cluster.qos}
-    options |= {key: value for key, value in optional.items() if value}
+    for key, value in options.items():
+        _check_value(key.replace("job-name", "name"), value)
     if plan.cpus_per_rank:
         options["cpus-per-task"] = str(plan.cpus_per_rank)
     if cluster.exclusive:
         options["exclusive"] = ""
     if plan.gpus_per_node and cluster.request_gpus:
-        options |= _gpu_option(cluster.gpu_dialect, plan.gpus_per_node)
+        options |= _gpu_option(cluster, plan.gpus_per_node)
     return tuple(sorted((options | cluster.sbatch).items()))
+
+
+def _site_options(cluster: Cluster) -> dict[str, str | int | None]:
+    """What the site's own keys ask of sbatch."""
+    return {
+        "account": cluster.account,
+        "constraint": cluster.constraint,
+        "exclude": cluster.exclude,
+        "licenses": cluster.licenses,
+        "mail-type": cluster.mail_type,
+        "mail-user": cluster.mail_user,
+        "nice": cluster.nice,
+        "nodelist": cluster.nodelist,
+        "partition": cluster.partition,
+        "qos": cluster.qos,
+        "reservation": cluster.reservation,
+        "segment": cluster.segment,
+    }
 
 
 def _check_free(wanted: Mapping[str, str], ours: Mapping[str, str]) -> None:
@@ -129,16 +205,22 @@ def _check_free(wanted: Mapping[str, str], ours: Mapping[str, str]) -> None:
     for key, value in wanted.items():
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
             raise UserError(f"cluster.sbatch.{key}: not the long name of an sbatch option, e.g. mail-type")
-        if "\n" in value or "\0" in value:
-            raise UserError(f"cluster.sbatch.{key}: a line end can't stand in a job script; got {value!r}")
+        _check_value(f"cluster.sbatch.{key}", value)
 
 
-def _gpu_option(dialect: GpuDialect, gpus: int) -> dict[str, str]:
-    match dialect:
+def _check_value(key: str, value: str) -> None:
+    """sbatch reads the quotes of its lines itself, a line at a time."""
+    if re.search(r"[\n\r\0]", value):
+        raise UserError(f"{key}: a line end can't stand in a job script; got {value!r}")
+
+
+def _gpu_option(cluster: Cluster, gpus: int) -> dict[str, str]:
+    asked = f"{cluster.gpu_type}:{gpus}" if cluster.gpu_type else str(gpus)
+    match cluster.gpu_dialect:
         case GpuDialect.gpus_per_node:
-            return {"gpus-per-node": str(gpus)}
+            return {"gpus-per-node": asked}
         case GpuDialect.gres:
-            return {"gres": f"gpu:{gpus}"}
+            return {"gres": f"gpu:{asked}"}
 
 
 def _srun_arguments(submission: Submission, plan: Plan) -> tuple[str, ...]:
@@ -164,7 +246,8 @@ def _srun_arguments(submission: Submission, plan: Plan) -> tuple[str, ...]:
 
 def _slurm_script(submission: Submission) -> str:
     logs = logs_folder(submission)
-    srun = shlex.join(["srun", "--unbuffered", "--output", f"{logs}/%j_%t_log.out", *submission.srun])
+    job = "%A_%a" if submission.batch_dir else "%j"
+    srun = shlex.join(["srun", "--unbuffered", "--output", f"{logs}/{job}_%t_log.out", *submission.srun])
     return "\n".join(
         [
             "#!/bin/bash",

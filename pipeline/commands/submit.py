@@ -7,11 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from launchers.launcher import launcher_for
-from pipeline.calibration_files import shipped_calibration
-from pipeline.commands.follow import follow
+from pipeline.calibration_files import find_calibration
+from pipeline.code_snapshot import keep_code, read_code
 from pipeline.commands.program import name_of, own_name
-from pipeline.commands.request import Request, build_request, load_experiment, trainable, write_run
+from pipeline.commands.request import Request, build_request, check_place, load_experiment, trainable, write_run
 from pipeline.errors import ConfigError, HimoriError, PlanRefused
 from pipeline.planning.estimates import search_layouts
 from pipeline.planning.render_estimates import search_text
@@ -22,6 +21,10 @@ from pipeline.types import Handle, LauncherKind
 
 def plan(arguments: argparse.Namespace) -> int:
     """Prints the request, or the best layouts for it; changes nothing."""
+    if arguments.multirun:
+        from pipeline.commands import sweeps
+
+        return sweeps.plan(arguments)
     if arguments.search:
         return _search(arguments)
     request = build_request(arguments)
@@ -44,17 +47,23 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def _search(arguments: argparse.Namespace) -> int:
-    experiment, calibration = load_experiment(arguments).experiment, shipped_calibration()
-    job, result = search_layouts(experiment, calibration, accept=trainable(experiment))
+    experiment = load_experiment(arguments).experiment
+    calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
+    accept = trainable(experiment)
+    job, result = search_layouts(experiment, calibration, accept=accept)
     if not result.best:
         print("none of what this version can train fits; these can be planned only", file=sys.stderr)
         job, result = search_layouts(experiment, calibration)
-    print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result))
+    print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result, accept))
     return 0
 
 
 def submit(arguments: argparse.Namespace) -> int:
     """Hands the request to its launcher and returns at once."""
+    if arguments.multirun:
+        from pipeline.commands import sweeps
+
+        return sweeps.submit(arguments)
     request = build_request(arguments)
     if not request.cluster_named:
         raise ConfigError(
@@ -74,29 +83,27 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
+    from pipeline.commands.follow import follow
+
+    if arguments.multirun:
+        from pipeline.commands import sweeps
+
+        return sweeps.run(arguments)
     request = build_request(arguments)
     started, _ = _hand_over(request)
     print(f"run {started.run_id} in {started.path}", flush=True)
     return follow(started, request.experiment.recipe.steps)
 
 
-def _check_place(request: Request) -> None:
-    """What only matters where the run is to go, not where it is planned."""
-    experiment, layout = request.experiment, request.plan.layout
-    if experiment.cluster.launcher is not LauncherKind.local:
-        return
-    if layout.nodes > 1:
-        raise ConfigError(f"nodes: {layout.nodes} can't run on this machine; give cluster=NAME of a Slurm cluster")
-    if experiment.data.path is not None and not Path(experiment.data.path).exists():
-        raise ConfigError(f"data.path: {experiment.data.path} does not exist; give a text file or a folder of them")
-
-
 def _hand_over(request: Request) -> tuple[RunDir, Handle]:
+    from launchers.launcher import launcher_for  # plan has to answer at once, and needs none
+
     why_not = request.why_untrainable()
     if why_not:  # every rank would refuse it too, but only once the job has its nodes
         raise PlanRefused(why_not)
-    _check_place(request)
+    check_place(request)
     run = create_run_dir(Path(request.experiment.run_root), request.experiment.name)
+    keep_code(read_code(), Path(request.experiment.run_root))
     submission = write_run(request, run)
     try:
         return run, launcher_for(submission.launcher).submit(run, submission)

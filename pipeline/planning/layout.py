@@ -9,7 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.model_math import head_dim
-from pipeline.types import Experiment, Layout, LayoutRequest, ModelSpec, OptimizerSpec, Reason, Recipe
+from pipeline.types import (
+    Cluster,
+    CpuPolicy,
+    Experiment,
+    Layout,
+    LayoutRequest,
+    ModelSpec,
+    OptimizerSpec,
+    Reason,
+    Recipe,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,7 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
         ep=request.ep or 1,
         etp=request.etp or 1,
         chunk_layers=tuple(request.chunk_layers),
+        shard_replicas=request.shard_replicas or 1,
     )
     return layout, (
         Reason(what="ranks_per_node", value=str(per_node), why=why_per_node),
@@ -115,6 +126,7 @@ def check_request(experiment: Experiment, layout: Layout) -> list[Problem]:
     if problems:  # the arithmetic below divides by these
         return problems
     return [
+        *_check_binding(experiment.cluster),
         *_check_ranks(experiment, layout),
         *check_layout(layout, experiment.model, experiment.recipe),
         *_check_schedule(experiment.optimizer, experiment.recipe),
@@ -150,12 +162,24 @@ def _check_positive(experiment: Experiment) -> Iterator[Problem]:
         "layout.vp": request.vp,
         "layout.ep": request.ep,
         "layout.etp": request.etp,
+        "layout.shard_replicas": request.shard_replicas,
         "nodes": experiment.nodes,
         "ranks": experiment.ranks,
     }
     for key, value in named.items():
         if value is not None and value < 1:
             yield Problem("positive", f"{key}: got {value}; allowed: 1 or more; give {key}=N")
+
+
+def _check_binding(cluster: Cluster) -> Iterator[Problem]:
+    need = cluster.bind_memory_gib_per_rank
+    if need is not None and need <= 0:
+        yield Problem("positive", f"cluster.bind_memory_gib_per_rank: got {need:g}; allowed: above 0")
+    if need is not None and cluster.binding is CpuPolicy.none:
+        yield Problem(
+            "binding",
+            "cluster.bind_memory_gib_per_rank: has no effect with cluster.binding=none; leave one of the two out",
+        )
 
 
 def _check_ranks(experiment: Experiment, layout: Layout) -> Iterator[Problem]:

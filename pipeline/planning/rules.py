@@ -91,7 +91,8 @@ def _experts(job: Job) -> Iterator[Problem]:
     if moe is None:
         if layout.ep > 1 or layout.etp > 1:
             yield Problem(
-                "ep", f"layout.ep {layout.ep}, etp {layout.etp}: {job.model.name} has no experts; leave both at 1"
+                "ep" if layout.ep > 1 else "etp",
+                f"layout.ep {layout.ep}, etp {layout.etp}: {job.model.name} has no experts; leave both at 1",
             )
         return
     if moe.num_experts % layout.ep:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
 from pipeline.planning.calibration import DEFAULT_STACK, UNCALIBRATED, Calibration
-from pipeline.planning.job import Job
+from pipeline.planning.job import Accept, Job, accept_all
 from pipeline.planning.memory import estimate_memory
 from pipeline.planning.rules import is_legal
 from pipeline.planning.stages import chunk_sizes
@@ -65,7 +65,7 @@ def search(
     stack: str = DEFAULT_STACK,
     limit: int = LIMIT,
     only_layout: bool = False,
-    accept: Callable[[Job], bool] = lambda _: True,
+    accept: Accept = accept_all,
 ) -> SearchResult:
     """The best layouts for a job's model, batch, formats and number of GPUs.
 

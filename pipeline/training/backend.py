@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,8 @@ class Backend:
     """torch.distributed's name for the library that ranks talk through."""
     parts: LayerParts | None
     """None: Transformer Engine builds the layers."""
+    prepare_randomness: Callable[[], None] = lambda: None
+    """Called before Megatron-Core seeds its random streams."""
 
     @property
     def is_cpu(self) -> bool:

@@ -19,6 +19,9 @@ from pipeline.types import Recipe
 
 _MEMORY_EVERY_STEPS = 10
 _KIB_PER_GIB = 1 << 20
+_BYTES_PER_GIB = 1 << 30
+_GROWN = 1.001
+"""A new peak of GPU memory is told from this ratio on: a line of each rank now and then, not all the time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +73,7 @@ class StepResult:
 
 def train(trainer: Trainer) -> None:
     """Runs all steps; raises NonFinite at the first loss or gradient that isn't finite."""
+    told_gib = 0.0
     for step in range(1, trainer.steps + 1):
         result = run_step(trainer, step)
         _require_finite(trainer, step, result)
@@ -78,6 +82,7 @@ def train(trainer: Trainer) -> None:
         values = metrics_of(result, trainer.sampler, step)
         if step % _MEMORY_EVERY_STEPS == 0 or step == trainer.steps:
             values["memory/rss_max_gib"] = _largest_rss_gib(trainer.sampler.device)
+            told_gib = _report_gpu_memory(trainer, step, told_gib)
         if trainer.validation and trainer.validation.is_due(step, last=trainer.steps):
             values["validation/loss"] = validate(trainer.model, trainer.validation)
         if trainer.reports:
@@ -146,6 +151,19 @@ def _largest_rss_gib(device: torch.device) -> float:
     largest = torch.tensor(kib, dtype=torch.int64, device=device)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return int(largest) / _KIB_PER_GIB
+
+
+def _report_gpu_memory(trainer: Trainer, step: int, told_gib: float) -> float:
+    """Tells how much of its GPU this rank used at most, when that has grown since `told_gib`; nothing on a CPU."""
+    device = trainer.sampler.device
+    if device.type != "cuda":
+        return told_gib
+    allocated = torch.cuda.max_memory_allocated(device) / _BYTES_PER_GIB
+    if allocated < told_gib * _GROWN:
+        return told_gib
+    reserved = torch.cuda.max_memory_reserved(device) / _BYTES_PER_GIB
+    trainer.sink.emit("memory", {"step": step, "allocated_gib": allocated, "reserved_gib": reserved})
+    return allocated
 
 
 def _require_finite(trainer: Trainer, step: int, result: StepResult) -> None:

@@ -31,7 +31,7 @@ def train(experiment: Experiment, plan: Plan, context: WorkerContext, backend: B
         )
     with phase(sink, "model"):
         model = megatron.build_model(experiment, plan, backend)
-        optimizer = megatron.build_optimizer(model, experiment.optimizer)
+        optimizer = megatron.build_optimizer(model, experiment)
         schedule = megatron.build_schedule(optimizer, experiment.optimizer, experiment.recipe.steps)
     report_placement(context, sink, Moment.model, gpu=gpu_bus_id(backend))
     with phase(sink, "data"):

@@ -67,12 +67,14 @@ def _run_dir(arguments: Sequence[str]) -> RunDir:
 
 
 def work(run: RunDir, context: WorkerContext, sink: EventSink) -> None:
-    """Trains as the run directory says."""
+    """Trains as the run directory says; a rehearsal ends once the rank has seen its place."""
     # Before torch is there: what it starts inherits the place found here.
     report_placement(context, sink, Moment.start)
     experiment, plan = run.read_experiment(), run.read_plan()
     if context.world_size != plan.layout.ranks:
         raise RunFailed(f"the plan is for {plan.layout.ranks} ranks, WORLD_SIZE is {context.world_size}")
+    if experiment.rehearsal:
+        return
     refuse_unsupported(experiment, plan.layout)
     refuse_broken_rules(experiment, plan.layout)
     _ignore_foreign_warnings()

@@ -3,10 +3,20 @@
 Config-born types are read from YAML and so are mutable; derived types are frozen. Units stand in field names.
 """
 
-from pipeline.types.cluster import Cluster, CpuPolicy, GpuDialect, LauncherKind
+from pipeline.types.cluster import Cluster, Container, ContainerRuntime, CpuPolicy, GpuDialect, LauncherKind
 from pipeline.types.experiment import Experiment
 from pipeline.types.hardware import Confidence, Evidence, GpuSpec, HardwareProfile, NodeSpec
-from pipeline.types.model import Activation, MlaSpec, ModelSpec, MoeSpec, Normalization
+from pipeline.types.model import (
+    Activation,
+    Balance,
+    MlaSpec,
+    ModelSpec,
+    MoeSpec,
+    Normalization,
+    RopeScaling,
+    RopeScalingKind,
+    RouterScore,
+)
 from pipeline.types.plan import (
     Cost,
     Fit,
@@ -20,14 +30,19 @@ from pipeline.types.plan import (
     ThroughputEstimate,
 )
 from pipeline.types.recipe import (
+    AmaxCompute,
     CpComm,
     CrossEntropy,
     DataKind,
     DataSpec,
     Decay,
+    DecayShape,
+    Dispatcher,
     DType,
     LayoutRequest,
     LowPrecision,
+    MuonScale,
+    MuonSpec,
     OptimizerSpec,
     Precision,
     Recipe,
@@ -37,12 +52,18 @@ from pipeline.types.recipe import (
     Techniques,
     Tracking,
 )
+from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
 from pipeline.types.run import End, Handle, RankExit, RunState, Submission
+from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
 
 __all__ = [
     "Activation",
+    "AmaxCompute",
+    "Balance",
     "Cluster",
     "Confidence",
+    "Container",
+    "ContainerRuntime",
     "Cost",
     "CpComm",
     "CpuPolicy",
@@ -51,6 +72,9 @@ __all__ = [
     "DataKind",
     "DataSpec",
     "Decay",
+    "DecayShape",
+    "Dispatcher",
+    "DroppedPoint",
     "End",
     "Evidence",
     "Experiment",
@@ -64,25 +88,37 @@ __all__ = [
     "Layout",
     "LayoutRequest",
     "LowPrecision",
+    "Measured",
     "MemoryEstimate",
     "MlaSpec",
     "ModelSpec",
     "MoeSpec",
+    "MuonScale",
+    "MuonSpec",
     "NodeSpec",
     "Normalization",
     "OptimizerSpec",
+    "Outcome",
     "Plan",
+    "Point",
     "Precision",
     "RankExit",
+    "RankMemory",
     "Reason",
     "Recipe",
     "Recompute",
     "RecomputeMethod",
+    "Root",
+    "RopeScaling",
+    "RopeScalingKind",
+    "RouterScore",
+    "RunRecord",
     "RunState",
     "Sharding",
     "StageMemory",
     "StepTime",
     "Submission",
+    "SweepSpec",
     "Techniques",
     "ThroughputEstimate",
     "Tracking",

@@ -29,6 +29,10 @@ class Experiment:
     """Nodes; None: as many as `ranks` needs, else 1."""
     ranks: int | None = None
     """Ranks of the whole run; None: all that `nodes` hold."""
+    rehearsal: bool = False
+    """Every rank is put in its place, looks at itself and ends: nothing is trained, torch isn't needed."""
     seed: int = 1234
+    calibration: str = "public"
+    """Which measured runs the plan's speed rests on: a name that `himori calibrate` gave, a file, or public."""
     run_root: str = "runs"
     """Folder of run directories; on a cluster every node has to see it."""

@@ -27,6 +27,12 @@ class Submission:
     """sbatch options by long name, sorted; an empty value is a bare flag."""
     srun: tuple[str, ...]
     """Further arguments of srun."""
+    code_dir: str = ""
+    """The snapshot of himori's own code that the job runs; empty: what is installed there."""
+    batch_dir: str = ""
+    """Folder of the sweep's batch whose job array the run is part of; empty: the run is a job of its own."""
+    index: int | None = None
+    """The run's place in that array."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +50,8 @@ class Handle:
     """Local runs: the boot in which `job_id` means this run."""
     start_ticks: int = 0
     """Local runs: start time of the session's first process in clock ticks since boot."""
+    waits: bool = False
+    """Local points of a sweep: `job_id` is the session that will start the run in its turn."""
 
 
 class RunState(Enum):
