@@ -49,7 +49,9 @@ OBEYED = {
             "distributed",
         }
     ),
-    "recipe": frozenset({"steps", "sequence_length", "micro_batch", "global_batch", "eval_every", "eval_batches"}),
+    "recipe": frozenset(
+        {"steps", "sequence_length", "micro_batch", "global_batch", "init_from", "lora", "eval_every", "eval_batches"}
+    ),
     "data": frozenset(
         {
             "kind",
