@@ -91,6 +91,8 @@ OBEYED = {
             "checkpoint_keep_every_steps",
             "deterministic",
             "layout_invariant_weights",
+            "init_from",
+            "lora",
         }
     ),
     "data": frozenset(

@@ -122,7 +122,7 @@ def trained(experiment: Experiment, backend: Any) -> dict[str, object]:
     plan, recipe = plan_for(experiment), experiment.recipe
     with ranks(plan.layout, experiment.seed, backend):
         model = megatron.build_model(experiment, plan, backend)
-        optimizer = megatron.build_optimizer(model, experiment.optimizer)
+        optimizer = megatron.build_optimizer(model, experiment)
         opened = open_data(experiment.data, shape_of(experiment))
         data = samplers(opened, experiment, plan.layout, dp_rank=0, cp_rank=0, device=backend.device)
         trainer = loop.Trainer(
@@ -130,7 +130,6 @@ def trained(experiment: Experiment, backend: Any) -> dict[str, object]:
             optimizer=optimizer,
             schedule=megatron.build_schedule(optimizer, experiment.optimizer, recipe.steps),
             sampler=data.train,
-            validation=loop.Validation.of(data.validation, recipe),
             steps=recipe.steps,
             sink=PrintedEvents(),
             reports=False,
@@ -203,8 +202,6 @@ def steps(trainer: Any) -> dict[str, object]:
     results = [loop.run_step(trainer, step) for step in range(1, trainer.steps + 1)]
     return {
         "losses": [result.loss for result in results],
-        "validation": loop.validate(trainer.model, trainer.validation) if trainer.validation else None,
-        "looks": [step for step in range(1, 6) if trainer.validation and trainer.validation.is_due(step, last=5)],
         "norms": [result.grad_norm for result in results],
         "rates": [result.learning_rate for result in results],
     }
