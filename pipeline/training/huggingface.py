@@ -58,7 +58,8 @@ def whole_tensor(name: str, model: ModelSpec, read: Read, *, rows: int | None = 
         return read(f"{layer}.{_INSIDE[inside]}")
     if inside in ("self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias"):
         kind = inside.rpartition(".")[2]
-        return _join_qkv(*(read(f"{layer}.self_attn.{one}_proj.{kind}") for one in "qkv"), model)
+        query, key, value = (read(f"{layer}.self_attn.{one}_proj.{kind}") for one in "qkv")
+        return _join_qkv(query, key, value, model)
     if inside == "mlp.linear_fc1.weight":
         return torch.cat([read(f"{layer}.mlp.{one}_proj.weight") for one in ("gate", "up")])
     if found := _EXPERT.fullmatch(inside):
