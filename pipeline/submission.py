@@ -76,7 +76,8 @@ def as_part_of(submission: Submission, *, batch_dir: str, count: int, parallel: 
         "output": f"{logs_folder(part)}/%A_%a_0_log.out",
     }
     srun = (f"--output={logs_folder(part)}/%A_%a_%N_srun.out", *submission.srun[1:])
-    return replace(part, sbatch=tuple(sorted(options.items())), srun=srun)
+    teardown = _teardown(part.python, batch_dir)
+    return replace(part, sbatch=tuple(sorted(options.items())), srun=srun, teardown=teardown)
 
 
 def resources(submission: Submission) -> tuple[object, ...]:
@@ -157,7 +158,7 @@ def _with_slurm(submission: Submission, experiment: Experiment, plan: Plan) -> S
         setup=(_END_TIME, *submission.setup),
         sbatch=_sbatch_options(submission, experiment.cluster, plan),
         srun=(*_srun_arguments(submission, plan), *srun_options(experiment, run_dir=submission.run_dir)),
-        teardown=_teardown(submission),
+        teardown=_teardown(submission.python, submission.run_dir),
     )
 
 
@@ -168,9 +169,12 @@ _END_TIME = (
 """Slurm tells a job its end from 23.02 on; before that it is asked, so that no notice is mistaken for another."""
 
 
-def _teardown(submission: Submission) -> tuple[str, ...]:
-    """After srun, on the host: whether the job is queued again; the job's exit code stays srun's."""
-    requeue = f"{python_command(submission)} -m launchers.requeue {shlex.quote(submission.run_dir)}"
+def _teardown(python: str, folder: str) -> tuple[str, ...]:
+    """After srun, on the host: whether the job is queued again; the job's exit code stays srun's.
+
+    `folder` is the run's, or that of the batch whose element the job is.
+    """
+    requeue = f"{shlex.quote(python)} -P -m launchers.requeue {shlex.quote(folder)}"
     return ("himori_code=$?", requeue, "exit $himori_code")
 
 
