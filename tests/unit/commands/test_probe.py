@@ -45,8 +45,8 @@ def test_a_subset_of_cpus_is_respected() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "neither a recording"),
-        ("{", "neither a recording"),
+        ("", "none of what is read"),
+        ("{", "none of what is read"),
         ("a: 1\n", "cores"),
         ("<topology>", "hwloc"),
         ("\x00", ""),
