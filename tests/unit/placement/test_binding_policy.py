@@ -81,4 +81,4 @@ def test_the_plan_says_what_is_strict_and_hard() -> None:
     assert "memory bound hard where its node has 2 GiB free for each rank there" in done.stdout
     document = json.loads(plan("--strict-profile", "--json").stdout)
     assert document["experiment"]["cluster"]["strict_profile"] is True
-    assert "strict:" not in plan().stdout
+    assert "strict: a node" not in plan().stdout
