@@ -71,13 +71,13 @@ def build_request(arguments: argparse.Namespace) -> Request:
     """
     loaded = load_experiment(arguments)
     experiment = loaded.experiment
-    calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
-    plan = make_plan(experiment, calibration, accept=trainable(experiment))
+    run_root = Path(experiment.run_root)
+    plan = make_plan(experiment, find_calibration(experiment.calibration, run_root), accept=trainable(experiment))
     return Request(
         experiment=experiment,
         plan=plan,
         cluster_named="cluster" in loaded.named_groups,
-        code_dir=read_code().folder(Path(experiment.run_root)),
+        code_dir=read_code().folder(run_root),
     )
 
 

@@ -22,9 +22,7 @@ from pipeline.types import Handle, LauncherKind
 def plan(arguments: argparse.Namespace) -> int:
     """Prints the request, or the best layouts for it; changes nothing."""
     if arguments.multirun:
-        from pipeline.commands import sweeps
-
-        return sweeps.plan(arguments)
+        return _of_sweeps("plan", arguments)
     if arguments.search:
         return _search(arguments)
     request = build_request(arguments)
@@ -51,9 +49,8 @@ def _search(arguments: argparse.Namespace) -> int:
     calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
     accept = trainable(experiment)
     job, result = search_layouts(experiment, calibration, accept=accept)
-    if not result.best:
+    if result.best and not result.accepted:
         print("none of what this version can train fits; these can be planned only", file=sys.stderr)
-        job, result = search_layouts(experiment, calibration)
     print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result, accept))
     return 0
 
@@ -61,15 +58,13 @@ def _search(arguments: argparse.Namespace) -> int:
 def submit(arguments: argparse.Namespace) -> int:
     """Hands the request to its launcher and returns at once."""
     if arguments.multirun:
-        from pipeline.commands import sweeps
-
-        return sweeps.submit(arguments)
+        return _of_sweeps("submit", arguments)
     request = build_request(arguments)
     if not request.cluster_named:
         raise ConfigError(
             "cluster: not chosen, and the default trains on this machine; give cluster=NAME (cluster=local to mean it)"
         )
-    run, handle = _hand_over(request)
+    run, handle = hand_over(request)
     if arguments.json:
         print(json.dumps({"run_id": run.run_id, "run_dir": str(run.path), "job_id": handle.job_id}))
         return 0
@@ -83,19 +78,26 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
+    if arguments.multirun:
+        return _of_sweeps("run", arguments)
     from pipeline.commands.follow import follow
 
-    if arguments.multirun:
-        from pipeline.commands import sweeps
-
-        return sweeps.run(arguments)
     request = build_request(arguments)
-    started, _ = _hand_over(request)
+    started, _ = hand_over(request)
     print(f"run {started.run_id} in {started.path}", flush=True)
     return follow(started, request.experiment.recipe.steps)
 
 
-def _hand_over(request: Request) -> tuple[RunDir, Handle]:
+def _of_sweeps(verb: str, arguments: argparse.Namespace) -> int:
+    """The same verb for a sweep, with the launchers it needs: one plan has to answer at once."""
+    from pipeline.commands import sweeps
+
+    of_sweeps = {"plan": sweeps.plan, "submit": sweeps.submit, "run": sweeps.run}
+    return of_sweeps[verb](arguments)
+
+
+def hand_over(request: Request) -> tuple[RunDir, Handle]:
+    """Writes a run and submits it; raises PlanRefused, ConfigError or ClusterError."""
     from launchers.launcher import launcher_for  # plan has to answer at once, and needs none
 
     why_not = request.why_untrainable()

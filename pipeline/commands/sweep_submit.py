@@ -22,7 +22,7 @@ from launchers.sweep_state import PointState, point_states
 from pipeline.code_snapshot import keep_code
 from pipeline.commands.request import check_place
 from pipeline.commands.sweep_request import PlannedPoint, SweepRequest
-from pipeline.errors import ClusterError, ConfigError
+from pipeline.errors import ClusterError, ConfigError, PlanRefused
 from pipeline.run_index import RunIndex
 from pipeline.rundir import RunDir, json_text, make_durable, new_run_id, write_json, yaml_text
 from pipeline.submission import as_part_of, job_script, resources
@@ -120,7 +120,7 @@ def _check(request: SweepRequest) -> None:
         )
     if not request.planned:
         reasons = {one.reason for one in request.left_out}
-        raise ConfigError(f"-m: none of the {len(request.left_out)} points can run: {sorted(reasons)[0]}")
+        raise PlanRefused(f"-m: none of the {len(request.left_out)} points can run: {sorted(reasons)[0]}")
     clusters = {one.request.experiment.cluster.launcher for one in request.planned}
     roots = {one.request.experiment.run_root for one in request.planned}
     if len(clusters) > 1 or len(roots) > 1:
