@@ -27,7 +27,7 @@ def add(verbs: Verbs) -> None:
         verb.add_argument("--conf-dir", type=Path, help="a further folder of config groups, searched first")
         verb.add_argument("-m", "--multirun", action="store_true", help="a sweep: overrides may name several values")
         if name == "plan":
-            verb.add_argument("--sort", metavar="COLUMN", help="with -m: the largest first; -COLUMN the smallest first")
+            verb.add_argument("--sort", metavar="COLUMN", help="with -m: the largest first; +COLUMN the smallest first")
             verb.add_argument("--check", action="store_true", help="ask the scheduler whether and when it would start")
             verb.add_argument("--search", action="store_true", help="try layouts for it and show the best few")
         if name != "run":
