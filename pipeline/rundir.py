@@ -13,15 +13,18 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import cattrs
 import yaml
 
 from pipeline.errors import RunDirError, RunNotFound, UserError
 from pipeline.types import End, Experiment, Handle, Plan, Submission
+
+if TYPE_CHECKING:
+    import cattrs
 
 SCHEMA_VERSION = 1
 
@@ -31,7 +34,6 @@ T = TypeVar("T")
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_converter = cattrs.Converter(forbid_extra_keys=True)
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._-]+-[0-9a-f]{6}")
 
 
@@ -72,6 +74,11 @@ class AttemptDir:
         return self.path / "journal"
 
     @property
+    def telemetry_dir(self) -> Path:
+        """One journal a node of what its hardware did."""
+        return self.path / "telemetry"
+
+    @property
     def logs_dir(self) -> Path:
         """One log a node, the launcher's own files beside it."""
         return self.path / "logs"
@@ -81,9 +88,22 @@ class AttemptDir:
         """One binding certificate a node."""
         return self.path / "binding"
 
+    @property
+    def profile_dir(self) -> Path:
+        """What was measured of some steps, one file a rank."""
+        return self.path / "profile"
+
+    def stacks(self, rank: int) -> Path:
+        """Where a rank's worker writes the stacks of its threads when it is asked to."""
+        return self.path / "stacks" / f"rank-{rank}.txt"
+
     def journal(self, node: str) -> Path:
         """Journal of one node."""
         return self.journal_dir / f"{node}.jsonl"
+
+    def telemetry(self, node: str) -> Path:
+        """What the hardware of one node did, sampled beside the workers."""
+        return self.telemetry_dir / f"{node}.jsonl"
 
     def log(self, node: str) -> Path:
         """What the ranks of one node printed, each line with its rank."""
@@ -148,6 +168,11 @@ class RunDir:
         return self.path / "point.json"
 
     @property
+    def record_file(self) -> Path:
+        """What came of the run; made again from the other files when it is stale."""
+        return self.path / "record.json"
+
+    @property
     def sync_file(self) -> Path:
         """How far tracking has come; owned by `pipeline.tracking`."""
         return self.path / "sync.json"
@@ -170,6 +195,14 @@ class RunDir:
     def read_experiment(self) -> Experiment:
         """The resolved configuration, typed."""
         return read_yaml(self.config_file, Experiment)
+
+    def read_resumed_experiment(self) -> Experiment:
+        """The configuration with the steps that the run was resumed with, where that was done."""
+        experiment = self.read_experiment()
+        steps = self.read_submission().steps if self.submission_file.exists() else None
+        if steps is None:
+            return experiment
+        return replace(experiment, recipe=replace(experiment.recipe, steps=steps))
 
     def read_plan(self) -> Plan:
         """The plan."""
@@ -245,14 +278,21 @@ def _some(runs: list[RunDir]) -> str:
 # --------------------------------------------------------------------------- whole files
 
 
+@cache
+def _converter() -> cattrs.Converter:
+    import cattrs  # only where something is read or written: plan has to answer at once
+
+    return cattrs.Converter(forbid_extra_keys=True)
+
+
 def to_jsonable(value: Any) -> Any:
     """A dataclass as plain lists, dicts, strings and numbers (enums by value)."""
-    return _converter.unstructure(value)
+    return _converter().unstructure(value)
 
 
 def from_jsonable(data: Any, kind: type[T]) -> T:
     """The inverse of `to_jsonable`; unknown and missing keys raise cattrs' errors."""
-    return _converter.structure(data, kind)
+    return _converter().structure(data, kind)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644, durable: bool = True) -> None:
@@ -341,5 +381,7 @@ def _structure(path: Path, document: Any, kind: type[T]) -> T:
     try:
         return from_jsonable(document["data"], kind)
     except Exception as error:
+        import cattrs
+
         detail = "; ".join(cattrs.transform_error(error))
         raise RunDirError(f"{path}: does not hold a {kind.__name__}: {detail}") from error

@@ -26,6 +26,11 @@ def add(verbs: Verbs) -> None:
         verb.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="config group options and values")
         verb.add_argument("--conf-dir", type=Path, help="a further folder of config groups, searched first")
         verb.add_argument("-m", "--multirun", action="store_true", help="a sweep: overrides may name several values")
+        verb.add_argument(
+            "--strict-profile",
+            action="store_true",
+            help="a node that is not what the hardware profile expects ends the run (cluster.strict_profile=true)",
+        )
         if name == "plan":
             verb.add_argument("--sort", metavar="COLUMN", help="with -m: the largest first; +COLUMN the smallest first")
             verb.add_argument("--check", action="store_true", help="ask the scheduler whether and when it would start")

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.calibration_files import shipped_calibration
+from pipeline.calibration_files import find_calibration
 from pipeline.code_snapshot import read_code
 from pipeline.config import Loaded, load
 from pipeline.errors import ConfigError, PlanRefused
-from pipeline.planning.job import Job
+from pipeline.planning.job import Accept, Job
 from pipeline.planning.plan import make_plan
 from pipeline.planning.render import plan_text
 from pipeline.rundir import RunDir, write_json, write_text, write_yaml
@@ -36,7 +35,9 @@ class Request:
     """The snapshot of the code it runs; made when it is submitted."""
 
     def why_untrainable(self) -> str | None:
-        """What of the request can be planned but not trained yet; None when all can."""
+        """What of the request can be planned but not trained yet; None when all can, or nothing is to be."""
+        if self.experiment.rehearsal:
+            return None
         return _why_untrainable(self.experiment, self.plan.layout)
 
     def submission(self, run_dir: Path) -> Submission:
@@ -56,7 +57,8 @@ class Request:
 
 def load_experiment(arguments: argparse.Namespace) -> Loaded:
     """The experiment that was typed, its paths absolute; raises UserError."""
-    loaded = load(arguments.overrides, conf_dir=arguments.conf_dir)
+    strict = ["cluster.strict_profile=true"] if arguments.strict_profile else []
+    loaded = load([*arguments.overrides, *strict], conf_dir=arguments.conf_dir)
     experiment = absolute(loaded.experiment, Path.cwd())
     resolve_store(experiment.tracking.uri, Path(experiment.run_root))  # a bad URI is found before anything is queued
     return dataclasses.replace(loaded, experiment=experiment)
@@ -68,20 +70,23 @@ def build_request(arguments: argparse.Namespace) -> Request:
     Raises UserError or PlanRefused.
     """
     loaded = load_experiment(arguments)
-    plan = make_plan(loaded.experiment, shipped_calibration(), accept=trainable(loaded.experiment))
+    experiment = loaded.experiment
+    run_root = Path(experiment.run_root)
+    plan = make_plan(experiment, find_calibration(experiment.calibration, run_root), accept=trainable(experiment))
     return Request(
-        experiment=loaded.experiment,
+        experiment=experiment,
         plan=plan,
         cluster_named="cluster" in loaded.named_groups,
-        code_dir=read_code().folder(Path(loaded.experiment.run_root)),
+        code_dir=read_code().folder(run_root),
     )
 
 
-def trainable(experiment: Experiment) -> Callable[[Job], bool]:
+def trainable(experiment: Experiment) -> Accept:
     """Tells which jobs of an experiment the training side of this version can run."""
 
     def accept(job: Job) -> bool:
-        return _why_untrainable(dataclasses.replace(experiment, techniques=job.techniques), job.layout) is None
+        changed = dataclasses.replace(experiment, techniques=job.techniques, precision=job.precision)
+        return _why_untrainable(changed, job.layout) is None
 
     return accept
 
@@ -126,4 +131,7 @@ def absolute(experiment: Experiment, cwd: Path) -> Experiment:
     if data.path is not None:
         data = dataclasses.replace(data, path=str(cwd / Path(data.path).expanduser()))
     run_root = str(cwd / Path(experiment.run_root).expanduser())
-    return dataclasses.replace(experiment, data=data, run_root=run_root)
+    calibration = experiment.calibration
+    if calibration.endswith(".yaml"):
+        calibration = str(cwd / Path(calibration).expanduser())
+    return dataclasses.replace(experiment, data=data, run_root=run_root, calibration=calibration)

@@ -7,11 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from launchers.launcher import launcher_for
-from pipeline.calibration_files import shipped_calibration
+from pipeline.calibration_files import find_calibration
 from pipeline.code_snapshot import keep_code, read_code
-from pipeline.commands import sweeps
-from pipeline.commands.follow import follow
 from pipeline.commands.program import name_of, own_name
 from pipeline.commands.request import Request, build_request, check_place, load_experiment, trainable, write_run
 from pipeline.errors import ConfigError, HimoriError, PlanRefused
@@ -25,7 +22,7 @@ from pipeline.types import Handle, LauncherKind
 def plan(arguments: argparse.Namespace) -> int:
     """Prints the request, or the best layouts for it; changes nothing."""
     if arguments.multirun:
-        return sweeps.plan(arguments)
+        return _of_sweeps("plan", arguments)
     if arguments.search:
         return _search(arguments)
     request = build_request(arguments)
@@ -48,25 +45,26 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def _search(arguments: argparse.Namespace) -> int:
-    experiment, calibration = load_experiment(arguments).experiment, shipped_calibration()
-    job, result = search_layouts(experiment, calibration, accept=trainable(experiment))
-    if not result.best:
+    experiment = load_experiment(arguments).experiment
+    calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
+    accept = trainable(experiment)
+    job, result = search_layouts(experiment, calibration, accept=accept)
+    if result.best and not result.accepted:
         print("none of what this version can train fits; these can be planned only", file=sys.stderr)
-        job, result = search_layouts(experiment, calibration)
-    print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result))
+    print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result, accept))
     return 0
 
 
 def submit(arguments: argparse.Namespace) -> int:
     """Hands the request to its launcher and returns at once."""
     if arguments.multirun:
-        return sweeps.submit(arguments)
+        return _of_sweeps("submit", arguments)
     request = build_request(arguments)
     if not request.cluster_named:
         raise ConfigError(
             "cluster: not chosen, and the default trains on this machine; give cluster=NAME (cluster=local to mean it)"
         )
-    run, handle = _hand_over(request)
+    run, handle = hand_over(request)
     if arguments.json:
         print(json.dumps({"run_id": run.run_id, "run_dir": str(run.path), "job_id": handle.job_id}))
         return 0
@@ -81,14 +79,27 @@ def submit(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
     if arguments.multirun:
-        return sweeps.run(arguments)
+        return _of_sweeps("run", arguments)
+    from pipeline.commands.follow import follow
+
     request = build_request(arguments)
-    started, _ = _hand_over(request)
+    started, _ = hand_over(request)
     print(f"run {started.run_id} in {started.path}", flush=True)
     return follow(started, request.experiment.recipe.steps)
 
 
-def _hand_over(request: Request) -> tuple[RunDir, Handle]:
+def _of_sweeps(verb: str, arguments: argparse.Namespace) -> int:
+    """The same verb for a sweep, with the launchers it needs: one plan has to answer at once."""
+    from pipeline.commands import sweeps
+
+    of_sweeps = {"plan": sweeps.plan, "submit": sweeps.submit, "run": sweeps.run}
+    return of_sweeps[verb](arguments)
+
+
+def hand_over(request: Request) -> tuple[RunDir, Handle]:
+    """Writes a run and submits it; raises PlanRefused, ConfigError or ClusterError."""
+    from launchers.launcher import launcher_for  # plan has to answer at once, and needs none
+
     why_not = request.why_untrainable()
     if why_not:  # every rank would refuse it too, but only once the job has its nodes
         raise PlanRefused(why_not)

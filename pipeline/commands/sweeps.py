@@ -22,13 +22,21 @@ from pipeline.commands.follow import EXIT_CODES
 from pipeline.commands.program import own_name
 from pipeline.commands.sweep_request import SweepRequest, build_sweep
 from pipeline.commands.sweep_submit import Outcome, submit_points, submit_sweep
-from pipeline.commands.sweep_table import plan_columns, print_json, print_left_out, print_rows, sorted_rows
+from pipeline.commands.sweep_table import (
+    plan_columns,
+    print_json,
+    print_left_out,
+    print_published,
+    print_rows,
+    published_words,
+    sorted_rows,
+)
 from pipeline.commands.tracking import sync_quietly
 from pipeline.errors import ClusterError, UserError
 from pipeline.run_index import RunIndex
-from pipeline.rundir import RunDir, write_json
+from pipeline.rundir import RunDir, to_jsonable, write_json
 from pipeline.sweepdir import Sweep, SweepDir, find_sweep, list_sweeps
-from pipeline.types import DroppedPoint, LauncherKind, RunState
+from pipeline.types import DroppedPoint, LauncherKind, Published, RunState
 
 POLL_S = 2.0
 CANCEL_WAIT_S = 60.0
@@ -42,17 +50,33 @@ def plan(arguments: argparse.Namespace) -> int:
     """Prints the points of a sweep as one table; changes nothing."""
     request = build_sweep(arguments, trainable_only=False)
     rows = sorted_rows(
-        [{"point": one.point.number, **one.point.choices, **plan_columns(one.request.plan)} for one in request.planned],
+        [
+            {
+                "point": one.point.number,
+                **one.point.choices,
+                **plan_columns(one.request.plan),
+                "published": published_words(one.point.published),
+            }
+            for one in request.planned
+        ],
         arguments.sort,
     )
     if arguments.json:
-        print_json(rows, request.left_out, name=request.name, digest=request.digest)
+        published = [to_jsonable(one) for one in _published(request)]
+        print_json(rows, request.left_out, name=request.name, digest=request.digest, published=published)
         return 0
     print_rows(rows)
+    print_published(_published(request))
     print_left_out(request.left_out)
     print(f"{len(request.planned)} points" + (f", {len(request.left_out)} left out" if request.left_out else ""))
     _print_untrainable(request)
     return 0
+
+
+def _published(request: SweepRequest) -> list[Published]:
+    """What others published about any of the points, each once."""
+    found = {one.says: one for planned in request.planned for one in planned.point.published}
+    return list(found.values())
 
 
 def _print_untrainable(request: SweepRequest) -> None:

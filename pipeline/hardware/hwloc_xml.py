@@ -68,6 +68,8 @@ def parse_hwloc(text: str) -> NodeSnapshot:
         allowed=tuple(cpu for cpu in _mask(machine, "allowed_cpuset") if cpu in online),
         mems=tuple(node for node in _mask(machine, "allowed_nodeset") if node in {known.id for known in nodes}),
         job_gpus=tuple(gpu.bdf for gpu in gpus),
+        # Without the PCI bus (lstopo --no-io) it is silent about both.
+        untold=() if devices else ("gpus", "nics"),
     )
 
 
@@ -174,7 +176,7 @@ def _gpu(device: _Device) -> Gpu:
     return Gpu(
         bdf=device.bdf,
         uuid=device.info("NVIDIAUUID"),
-        name=device.info("PCIDevice"),
+        name=device.info("GPUModel") or device.info("PCIDevice"),
         numa_node=_numa_node(device),
         local_cpus=device.local_cpus,
         pci_path=device.path,

@@ -6,7 +6,17 @@ Config-born types are read from YAML and so are mutable; derived types are froze
 from pipeline.types.cluster import Cluster, Container, ContainerRuntime, CpuPolicy, GpuDialect, LauncherKind
 from pipeline.types.experiment import Experiment
 from pipeline.types.hardware import Confidence, Evidence, GpuSpec, HardwareProfile, NodeSpec
-from pipeline.types.model import Activation, MlaSpec, ModelSpec, MoeSpec, Normalization
+from pipeline.types.model import (
+    Activation,
+    Balance,
+    MlaSpec,
+    ModelSpec,
+    MoeSpec,
+    Normalization,
+    RopeScaling,
+    RopeScalingKind,
+    RouterScore,
+)
 from pipeline.types.plan import (
     Cost,
     Fit,
@@ -19,14 +29,21 @@ from pipeline.types.plan import (
     StepTime,
     ThroughputEstimate,
 )
+from pipeline.types.profile import Guard, Profile, ProfileKind, SpikeAction
 from pipeline.types.recipe import (
+    AmaxCompute,
     CpComm,
     CrossEntropy,
+    DataKind,
     DataSpec,
     Decay,
+    DecayShape,
+    Dispatcher,
     DType,
     LayoutRequest,
     LowPrecision,
+    MuonScale,
+    MuonSpec,
     OptimizerSpec,
     Precision,
     Recipe,
@@ -36,11 +53,17 @@ from pipeline.types.recipe import (
     Techniques,
     Tracking,
 )
-from pipeline.types.run import End, Handle, RankExit, RunState, Submission
-from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
+from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
+from pipeline.types.run import Cause, End, Handle, RankExit, RunState, Submission, WorkerCode
+from pipeline.types.suite import Case, KnownFailure, Suite, Tolerance
+from pipeline.types.sweep import DroppedPoint, Point, Published, Root, SweepSpec
 
 __all__ = [
     "Activation",
+    "AmaxCompute",
+    "Balance",
+    "Case",
+    "Cause",
     "Cluster",
     "Confidence",
     "Container",
@@ -50,8 +73,11 @@ __all__ = [
     "CpuPolicy",
     "CrossEntropy",
     "DType",
+    "DataKind",
     "DataSpec",
     "Decay",
+    "DecayShape",
+    "Dispatcher",
     "DroppedPoint",
     "End",
     "Evidence",
@@ -59,36 +85,54 @@ __all__ = [
     "Fit",
     "GpuDialect",
     "GpuSpec",
+    "Guard",
     "Handle",
     "HardwareProfile",
     "Interval",
+    "KnownFailure",
     "LauncherKind",
     "Layout",
     "LayoutRequest",
     "LowPrecision",
+    "Measured",
     "MemoryEstimate",
     "MlaSpec",
     "ModelSpec",
     "MoeSpec",
+    "MuonScale",
+    "MuonSpec",
     "NodeSpec",
     "Normalization",
     "OptimizerSpec",
+    "Outcome",
     "Plan",
     "Point",
     "Precision",
+    "Profile",
+    "ProfileKind",
+    "Published",
     "RankExit",
+    "RankMemory",
     "Reason",
     "Recipe",
     "Recompute",
     "RecomputeMethod",
     "Root",
+    "RopeScaling",
+    "RopeScalingKind",
+    "RouterScore",
+    "RunRecord",
     "RunState",
     "Sharding",
+    "SpikeAction",
     "StageMemory",
     "StepTime",
     "Submission",
+    "Suite",
     "SweepSpec",
     "Techniques",
     "ThroughputEstimate",
+    "Tolerance",
     "Tracking",
+    "WorkerCode",
 ]

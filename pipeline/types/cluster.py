@@ -93,6 +93,11 @@ class Cluster:
     """Logical CPUs asked for each rank; None: the profile's CPUs divided by the ranks of a node, where known."""
     binding: CpuPolicy = CpuPolicy.strict
     """Where each rank's CPUs and memory come from: strict, spread, equalize, or none to leave both to the kernel."""
+    bind_memory_gib_per_rank: float | None = None
+    """Memory each rank needs, GiB: binds it hard to its NUMA node (the kernel kills rather than spills) where the node
+    has that much free for all its ranks; None: the node is preferred, and spills before it fails."""
+    strict_profile: bool = False
+    """Whether a node that differs from the hardware profile ends the run before it trains; else it is recorded."""
     sbatch: dict[str, str] = field(default_factory=dict)
     """Further sbatch options by long name, e.g. `constraint: h100`; an empty value is a bare flag."""
     array_parallelism: int | None = None
@@ -107,8 +112,12 @@ class Cluster:
     """Interpreter on the nodes; None: the one that submits."""
     rendezvous_timeout_s: float = 120.0
     """How long rank 0 waits for the other ranks to report before the run is ended."""
-    stop_grace_s: float = 5.0
-    """How long a worker that was told to stop may take before it is killed."""
+    max_attempts: int = 10
+    """Attempts of one run at most, counted over preemptions, time limits and repeated failures; 1: never another."""
+    checkpoint_grace_s: float = 60.0
+    """How long ranks that were told to end early may take to save, where the scheduler sets no time itself."""
+    hang_least_s: float = 120.0
+    """No rank is called hung before it was silent for this long (and ten times its slowest recent step); 0: never."""
     price_per_gpu_hour: float | None = None
     """What this site charges; None: the price of the hardware profile, where it has one."""
     price_currency: str = "USD"

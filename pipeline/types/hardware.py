@@ -62,9 +62,13 @@ class NodeSpec:
     nic_gbit_per_s: float | None = None
     """Line rate of one adapter."""
     fabric: str | None = None
+    excluded_nics: list[str] = field(default_factory=list)
+    """Adapters that carry no training traffic though they look like it (storage), by RDMA name or PCI bus id."""
     numa_nodes: list[int] = field(default_factory=list)
     """NUMA nodes with CPUs."""
     cpu: str | None = None
+    cores_per_node: int | None = None
+    """Physical cores, of all sockets."""
     host_memory_gib: float | None = None
     overhead_watts: float | None = None
     """Power of a node beside its GPUs: CPUs, memory, fans, adapters."""

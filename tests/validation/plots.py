@@ -10,7 +10,7 @@ import matplotlib as mpl
 from memory_report import stage_of
 from records import Record
 
-from pipeline.planning.calibration import Observation, fit
+from pipeline.planning.fitting import Observation, fit
 
 mpl.use("svg")
 from matplotlib import pyplot as plt

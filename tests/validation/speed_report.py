@@ -8,12 +8,11 @@ from collections.abc import Callable, Sequence
 
 from tables import percent, quantile, table
 
-from pipeline.planning.calibration import LEVELS, UNCALIBRATED, Calibration, Observation, fit
+from pipeline.planning.calibration import LEVELS, UNCALIBRATED, Calibration
+from pipeline.planning.fitting import Observation, fit
 
 Key = Callable[[Observation], object]
 _TUNED = "megatron-te"
-FEWEST = 2
-"""No public correction rests on a single run."""
 
 
 def speed_sections(seen: Sequence[Observation], with_plots: bool) -> list[str]:
@@ -78,7 +77,7 @@ def _predictions(seen: Sequence[Observation], key: Key) -> list[Prediction]:
     found: list[Prediction] = []
     for members in groups.values():
         inside = {id(one) for one in members}
-        calibration = fit([one for one in seen if id(one) not in inside], "left out", fewest=FEWEST)
+        calibration = fit([one for one in seen if id(one) not in inside], "left out")
         found += [(id(one), _judged(one, calibration)) for one in members]
     return found
 

@@ -15,9 +15,10 @@ from memory_report import memory_sections
 from observed import observations, timed
 from plots import write_plots
 from records import read_records
-from speed_report import FEWEST, speed_sections
+from speed_report import speed_sections
 
-from pipeline.planning.calibration import fit, to_document
+from pipeline.planning.calibration import to_document
+from pipeline.planning.fitting import fit
 
 OWN = Path(__file__).with_name("own_runs.csv")
 VERSION = "public-2026-11"
@@ -51,7 +52,7 @@ def main() -> int:
         print(text)
     if arguments.calibration:
         arguments.calibration.parent.mkdir(parents=True, exist_ok=True)
-        document = yaml.safe_dump(to_document(fit(seen, VERSION, fewest=FEWEST)), sort_keys=False, width=110)
+        document = yaml.safe_dump(to_document(fit(seen, VERSION)), sort_keys=False, width=110)
         arguments.calibration.write_text(_CALIBRATION_HEAD + document, encoding="utf-8")
     return 0
 

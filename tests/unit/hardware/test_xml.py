@@ -118,6 +118,7 @@ def test_nccl_file() -> None:
         allowed=(0, 1, 2, 3, 36, 37, 38, 39),
         mems=(0, 1),
         job_gpus=("0000:20:00.0", "0000:10:00.0"),
+        untold=("cpus",),
     )
     assert snapshot.device_distance(snapshot.gpus[1], snapshot.nics[1]) is Distance.PIX
     assert snapshot.device_distance(snapshot.gpus[0], snapshot.nics[0]) is Distance.PHB

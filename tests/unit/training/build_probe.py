@@ -114,33 +114,23 @@ def changed(experiment: Experiment, key: str, value: object) -> Experiment:
 
 def trained(experiment: Experiment, backend: Any) -> dict[str, object]:
     """What a single rank builds and measures over a few steps."""
+    from pipeline.datasets.opening import open_data
     from pipeline.training import loop, megatron
-    from pipeline.training.corpus import read_corpus, require_samples
-    from pipeline.training.data import Sampler
+    from pipeline.training.data import samplers, shape_of
     from pipeline.training.events import PrintedEvents
 
     plan, recipe = plan_for(experiment), experiment.recipe
-    with ranks(plan.layout, experiment.seed, backend) as position:
+    with ranks(plan.layout, experiment.seed, backend):
         model = megatron.build_model(experiment, plan, backend)
         optimizer = megatron.build_optimizer(model, experiment.optimizer)
-        corpus = read_corpus(experiment.data.path)
-        samples = require_samples(
-            corpus, sequence_length=recipe.sequence_length, vocab_size=experiment.model.vocab_size
-        )
+        opened = open_data(experiment.data, shape_of(experiment))
+        data = samplers(opened, experiment, plan.layout, dp_rank=0, cp_rank=0, device=backend.device)
         trainer = loop.Trainer(
             model=model,
             optimizer=optimizer,
             schedule=megatron.build_schedule(optimizer, experiment.optimizer, recipe.steps),
-            sampler=Sampler(
-                corpus=corpus.tokens,
-                samples=samples,
-                sequence_length=recipe.sequence_length,
-                seed=experiment.seed,
-                layout=plan.layout,
-                dp_rank=position.dp_rank,
-                cp_rank=position.cp_rank,
-                device=backend.device,
-            ),
+            sampler=data.train,
+            validation=loop.Validation.of(data.validation, recipe),
             steps=recipe.steps,
             sink=PrintedEvents(),
             reports=False,
@@ -213,6 +203,8 @@ def steps(trainer: Any) -> dict[str, object]:
     results = [loop.run_step(trainer, step) for step in range(1, trainer.steps + 1)]
     return {
         "losses": [result.loss for result in results],
+        "validation": loop.validate(trainer.model, trainer.validation) if trainer.validation else None,
+        "looks": [step for step in range(1, 6) if trainer.validation and trainer.validation.is_due(step, last=5)],
         "norms": [result.grad_norm for result in results],
         "rates": [result.learning_rate for result in results],
     }

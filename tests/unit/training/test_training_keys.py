@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import build_probe
+import data_probe
 import pytest
 from training_workers import plan_for, tiny_experiment
 
@@ -64,7 +65,7 @@ def obeyed(key: str) -> bool:
 
 
 def test_every_obeyed_key_has_a_case() -> None:
-    cases = [*build_probe.VALUES, *build_probe.LAYOUTS]
+    cases = [*build_probe.VALUES, *build_probe.LAYOUTS, *data_probe.CASES]
     assert sorted(cases) == sorted([*filter(obeyed, keys_of(GROUPS)), "seed", "layout.none"])
 
 
