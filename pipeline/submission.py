@@ -129,7 +129,7 @@ def job_script(submission: Submission) -> str:
 
 def _task_python(cluster: Cluster) -> str:
     """The interpreter inside the image, where whole tasks run there."""
-    if cluster.container and cluster.container.runtime is ContainerRuntime.pyxis:
+    if cluster.container.runtime is ContainerRuntime.pyxis:
         return cluster.container.python
     return ""
 
