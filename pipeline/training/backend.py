@@ -67,8 +67,8 @@ def _require_transformer_engine() -> None:
     """Without it Megatron-Core has no layers for a GPU, and some of what was planned it would leave out quietly."""
     if importlib.util.find_spec("transformer_engine") is None:
         raise UserError(
-            f"transformer_engine is not installed for {sys.executable}; install himori[gpu] there, or run in a container "
-            f"that has it"
+            f"transformer_engine is not installed for {sys.executable}; install himori[gpu] there, or run in a "
+            f"container that has it"
         )
 
 
