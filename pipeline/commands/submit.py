@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from types import ModuleType
 
 from pipeline.calibration_files import find_calibration
 from pipeline.code_snapshot import keep_code, read_code
@@ -23,7 +22,9 @@ from pipeline.types import Handle, LauncherKind
 def plan(arguments: argparse.Namespace) -> int:
     """Prints the request, or the best layouts for it; changes nothing."""
     if arguments.multirun:
-        return _sweeps().plan(arguments)
+        from pipeline.commands import sweeps  # with launchers: one plan has to answer at once
+
+        return sweeps.plan(arguments)
     if arguments.search:
         return _search(arguments)
     request = build_request(arguments)
@@ -59,7 +60,9 @@ def _search(arguments: argparse.Namespace) -> int:
 def submit(arguments: argparse.Namespace) -> int:
     """Hands the request to its launcher and returns at once."""
     if arguments.multirun:
-        return _sweeps().submit(arguments)
+        from pipeline.commands import sweeps
+
+        return sweeps.submit(arguments)
     request = build_request(arguments)
     if not request.cluster_named:
         raise ConfigError(
@@ -80,20 +83,15 @@ def submit(arguments: argparse.Namespace) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
     if arguments.multirun:
-        return _sweeps().run(arguments)
+        from pipeline.commands import sweeps
+
+        return sweeps.run(arguments)
     from pipeline.commands.follow import follow
 
     request = build_request(arguments)
     started, _ = _hand_over(request)
     print(f"run {started.run_id} in {started.path}", flush=True)
     return follow(started, request.experiment.recipe.steps)
-
-
-def _sweeps() -> ModuleType:
-    """The verbs of sweeps, with the launchers they need: one plan has to answer at once."""
-    from pipeline.commands import sweeps
-
-    return sweeps
 
 
 def _hand_over(request: Request) -> tuple[RunDir, Handle]:
