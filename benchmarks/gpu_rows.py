@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.__main__ import parser
 from pipeline.commands.request import build_request, write_run
 from pipeline.rundir import RunDir, create_run_dir
 from pipeline.training.context import WorkerContext
@@ -31,7 +32,7 @@ ROWS = {
 COMMON = (
     "hardware=dgx_h200",
     "model=llama3_2_1b",
-    "data=mock",
+    "data.kind=mock",
     "recipe.sequence_length=8192",
     "recipe.global_batch=8",
     "ranks=1",
@@ -114,12 +115,8 @@ def _context(port: int) -> WorkerContext:
 
 def in_child(arm: Arm, steps: int, port: int, folder: Path) -> dict[str, Any]:
     """Measures one arm once in a forked process; `error` says why there is nothing."""
-    request = build_request(
-        argparse.Namespace(
-            overrides=[*COMMON, *arm.overrides, f"recipe.steps={steps}", f"run_root={folder}", "name=bench"],
-            conf_dir=None,
-        )
-    )
+    overrides = [*COMMON, *arm.overrides, f"recipe.steps={steps}", f"run_root={folder}", "name=bench"]
+    request = build_request(parser().parse_args(["submit", *overrides]))
     run = create_run_dir(folder, "bench")
     write_run(request, run)
     answer = folder / f"{run.run_id}.json"
@@ -172,15 +169,15 @@ def warm_up() -> None:
 
 def main() -> None:
     """Measures the chosen rows in turns until the time is over."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--row", action="append", choices=list(ROWS), help="only this row; may be repeated")
-    parser.add_argument("--also", action="append", default=[], metavar="NAME:KEY=VALUE,…", help="a further himori arm")
-    parser.add_argument("--only", action="append", default=[], metavar="ARM", help="only these arms")
-    parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=9)
-    parser.add_argument("--limit-s", type=float, default=540.0, help="start no measurement after this long")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON lines")
-    arguments = parser.parse_args()
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--row", action="append", choices=list(ROWS), help="only this row; may be repeated")
+    options.add_argument("--also", action="append", default=[], metavar="NAME:KEY=VALUE,…", help="a further himori arm")
+    options.add_argument("--only", action="append", default=[], metavar="ARM", help="only these arms")
+    options.add_argument("--turns", type=int, default=2)
+    options.add_argument("--steps", type=int, default=9)
+    options.add_argument("--limit-s", type=float, default=540.0, help="start no measurement after this long")
+    options.add_argument("-o", "--output", type=Path, required=True, help="JSON lines")
+    arguments = options.parse_args()
     began, port = time.monotonic(), 29600
     folder = arguments.output.parent / "bench-runs"
     folder.mkdir(parents=True, exist_ok=True)

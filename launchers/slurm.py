@@ -158,6 +158,7 @@ def submitit_parameters(submission: Submission) -> dict[str, Any]:
         "signal_delay_s": signal_lead_s(submission),
         "srun_args": list(submission.srun),
         "stderr_to_stdout": True,
+        "teardown": list(submission.teardown),
         "wckey": None,
     }
 

@@ -13,9 +13,11 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from launchers import shim
+from launchers.attempts import begin_attempt, with_outlook
 from launchers.beside import Beside
 from launchers.job_hub import JobHub
 from launchers.member import Member
@@ -25,12 +27,15 @@ from launchers.node_hub import NodeHub
 from launchers.placing import NodePlacing
 from launchers.ports import candidate_ports, job_token, listen, node_socket_path
 from launchers.task import Task, read_task
+from launchers.watchdog import Watchdog
+from launchers.worker_environment import deterministic_variables, profiler_prefix
 from pipeline.containers import worker_python
 from pipeline.errors import ClusterError, HimoriError
 from pipeline.placement.policy import binding_policy
 from pipeline.rundir import AttemptDir, RunDir, write_json
+from pipeline.submission import signal_lead_s
 from pipeline.tracking.records import current_record
-from pipeline.types import End, Experiment, RunState
+from pipeline.types import Cause, End, Experiment, LauncherKind, RunState
 
 HANDLE_WAIT_S = 30.0
 
@@ -67,13 +72,15 @@ def _confirmed_attempt(run: RunDir, task: Task) -> AttemptDir:
     """The attempt this job is; a job whose submission was never completed must not train."""
     deadline = time.monotonic() + HANDLE_WAIT_S
     while time.monotonic() < deadline:
-        attempt = run.last_attempt()
-        handle = attempt.read_handle() if attempt else None
-        if attempt and handle:
+        first = run.read_submission().attempt if run.submission_file.exists() else 0
+        handle = run.attempt(first).read_handle() if first else None
+        if handle:
             expected = handle.job_id if task.launcher is handle.launcher else None
             if task.launcher.name == "slurm" and expected != task.job_id:
                 raise ClusterError(f"run {run.run_id} belongs to job {expected}, this is job {task.job_id}")
-            return attempt
+            if task.is_job_leader:
+                return begin_attempt(run, first=first, restarts=task.restarts)
+            return run.attempt(first + task.restarts)
         time.sleep(0.2)
     raise ClusterError(f"run {run.run_id} was never submitted completely; cancel this job and submit again")
 
@@ -100,8 +107,9 @@ class Supervisor:
             run_dir=self._run.path,
             attempt=self._attempt.number,
             token=self._token,
-            grace_s=cluster.stop_grace_s,
             python=worker_python(self._experiment, run_dir=str(self._run.path), own=sys.executable),
+            variables=deterministic_variables() if self._experiment.recipe.deterministic else (),
+            prefix=profiler_prefix(self._experiment.profile, self._attempt, task),
         )
         _on_signals(member.signalled)
         timeout_s = cluster.rendezvous_timeout_s
@@ -120,8 +128,8 @@ class Supervisor:
             token=self._token,
             files=files,
             placing=self._placing(files),
-            grace_s=self._experiment.cluster.stop_grace_s,
             sampler=self._sampler(),
+            watchdog=Watchdog(self._attempt, self._task.node),
         )
         try:
             await hub.run(socket_path, ports=self._ports, timeout_s=timeout_s)
@@ -146,9 +154,8 @@ class Supervisor:
         try:
             await self._lead_to_the_end(timeout_s)
         except HimoriError as error:
-            write_json(
-                self._attempt.end_file, End(state=RunState.failed, message=str(error), first=None, time=time.time())
-            )
+            end = End(state=RunState.failed, message=str(error), first=None, time=time.time(), cause=Cause.unknown)
+            write_json(self._attempt.end_file, end)
             raise
 
     async def _lead_to_the_end(self, timeout_s: float) -> None:
@@ -158,9 +165,10 @@ class Supervisor:
         hub = JobHub(
             task,
             token=self._token,
-            grace_s=self._experiment.cluster.stop_grace_s,
             cancel_asked=self._attempt.cancel_file.exists,
             time_limit_at=self._time_limit_at(),
+            notice_lead_s=signal_lead_s(self._run.read_submission()),
+            save_s=self._experiment.cluster.checkpoint_grace_s,
         )
         server = await asyncio.start_server(hub.serve, sock=listener, limit=LINE_LIMIT_BYTES)
         # MLflow's client can block for minutes, so it lives in a process of its own, beside this one only.
@@ -169,7 +177,10 @@ class Supervisor:
         await syncer.start()
         try:
             end = await hub.run(address=task.first_host, port=port, roll_call_s=timeout_s)
-            write_json(self._attempt.end_file, end)
+            end = with_outlook(self._run, self._attempt, end)
+            # Slurm sends SIGTERM before it ends a job for good and before it starts it again.
+            by_slurm = task.launcher is LauncherKind.slurm and hub.ended_by is signal.SIGTERM
+            write_json(self._attempt.end_file, replace(end, decided_by_scheduler=by_slurm and not end.continues))
             code = 0 if end.state is RunState.finished else 1
             if code == 0:
                 hub.dismiss(code)
@@ -197,10 +208,8 @@ class Supervisor:
 
 def _on_signals(told: Callable[[int], None]) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
         loop.add_signal_handler(number, told, int(number))
-    # Slurm's notice before the time limit: there is no checkpoint to write yet, and its default would kill us.
-    loop.add_signal_handler(signal.SIGUSR2, lambda: None)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class PointState:
             return "SUBMITTING"
         if self.run is None or self.run.state is RunState.prepared:
             return "MISSING"
-        return self.run.state.value
+        return str(self.run.state.value)
 
     @property
     def is_to_run(self) -> bool:

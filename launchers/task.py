@@ -11,6 +11,8 @@ import hostlist
 from pipeline.errors import ClusterError
 from pipeline.types import LauncherKind
 
+LOCAL_RESTARTS = "HIMORI_LOCAL_RESTARTS"
+"""Set by the session of a local run, as SLURM_RESTART_COUNT is by Slurm."""
 LOCAL_NODE = "local"
 """Name of the only node of a local run; a host name would tie files to a machine for no use."""
 
@@ -34,6 +36,8 @@ class Task:
     """Host on which rank 0 runs."""
     end_time: float | None
     """When the scheduler will end the job, seconds since the epoch."""
+    restarts: int = 0
+    """How often the job was started before."""
 
     @property
     def is_node_leader(self) -> bool:
@@ -75,6 +79,7 @@ def _slurm_task(environ: Mapping[str, str]) -> Task:
         node=environ["SLURMD_NODENAME"],
         first_host=str(hostlist.expand_hostlist(environ["SLURM_STEP_NODELIST"])[0]),
         end_time=float(end_time) if end_time else None,
+        restarts=int(environ.get("SLURM_RESTART_COUNT", "0")),
     )
 
 
@@ -97,6 +102,7 @@ def _local_task(environ: Mapping[str, str]) -> Task:
         node=LOCAL_NODE,
         first_host="127.0.0.1",
         end_time=None,
+        restarts=int(environ.get(LOCAL_RESTARTS, "0")),
     )
 
 

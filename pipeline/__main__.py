@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeline import __version__
-from pipeline.arguments import analysis, calibrate, data, probe, profile, request, runs, sweeps, tracking
+from pipeline.arguments import analysis, calibrate, data, export, probe, profile, request, runs, sweeps, tracking
 from pipeline.arguments.verbs import Verbs, add_verb
 from pipeline.errors import HimoriError
 
@@ -23,6 +23,7 @@ FAMILIES = (
     analysis,
     tracking,
     data,
+    export,
     calibrate,
     probe,
     profile,

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -87,6 +87,15 @@ class AttemptDir:
     def binding_dir(self) -> Path:
         """One binding certificate a node."""
         return self.path / "binding"
+
+    @property
+    def profile_dir(self) -> Path:
+        """What was measured of some steps, one file a rank."""
+        return self.path / "profile"
+
+    def stacks(self, rank: int) -> Path:
+        """Where a rank's worker writes the stacks of its threads when it is asked to."""
+        return self.path / "stacks" / f"rank-{rank}.txt"
 
     def journal(self, node: str) -> Path:
         """Journal of one node."""
@@ -186,6 +195,14 @@ class RunDir:
     def read_experiment(self) -> Experiment:
         """The resolved configuration, typed."""
         return read_yaml(self.config_file, Experiment)
+
+    def read_resumed_experiment(self) -> Experiment:
+        """The configuration with the steps that the run was resumed with, where that was done."""
+        experiment = self.read_experiment()
+        steps = self.read_submission().steps if self.submission_file.exists() else None
+        if steps is None:
+            return experiment
+        return replace(experiment, recipe=replace(experiment.recipe, steps=steps))
 
     def read_plan(self) -> Plan:
         """The plan."""

@@ -23,9 +23,18 @@ SIGNAL_LEAD_S = 90
 
 
 def prepare(
-    experiment: Experiment, plan: Plan, *, run_dir: str, python: str, code_dir: str = "", attempt: int = 1
+    experiment: Experiment,
+    plan: Plan,
+    *,
+    run_dir: str,
+    python: str,
+    code_dir: str = "",
+    attempt: int = 1,
+    steps: int | None = None,
 ) -> Submission:
     """The request for one attempt of a run; the paths are absolute, as the nodes see them.
+
+    `steps` is where a run that is resumed goes on to, if not to the steps of its recipe.
 
     Raises UserError for an sbatch option or a path that can't stand in a job script.
     """
@@ -48,6 +57,7 @@ def prepare(
         sbatch=(),
         srun=(),
         code_dir=code_dir,
+        steps=steps,
     )
     if cluster.launcher is LauncherKind.local:
         return submission
@@ -144,9 +154,24 @@ def _export(name: str, value: str) -> str:
 def _with_slurm(submission: Submission, experiment: Experiment, plan: Plan) -> Submission:
     return replace(
         submission,
+        setup=(_END_TIME, *submission.setup),
         sbatch=_sbatch_options(submission, experiment.cluster, plan),
         srun=(*_srun_arguments(submission, plan), *srun_options(experiment, run_dir=submission.run_dir)),
+        teardown=_teardown(submission),
     )
+
+
+_END_TIME = (
+    '[ -n "$SLURM_JOB_END_TIME" ] || '
+    """export SLURM_JOB_END_TIME="$(date -d "$(squeue -h -j "$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)\""""
+)
+"""Slurm tells a job its end from 23.02 on; before that it is asked, so that no notice is mistaken for another."""
+
+
+def _teardown(submission: Submission) -> tuple[str, ...]:
+    """After srun, on the host: whether the job is queued again; the job's exit code stays srun's."""
+    requeue = f"{python_command(submission)} -m launchers.requeue {shlex.quote(submission.run_dir)}"
+    return ("himori_code=$?", requeue, "exit $himori_code")
 
 
 def _sbatch_options(submission: Submission, cluster: Cluster, plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -155,8 +180,8 @@ def _sbatch_options(submission: Submission, cluster: Cluster, plan: Plan) -> tup
         # Released once the handle is on disk: a killed `submit` leaves nothing that could start.
         "hold": "",
         "job-name": submission.job_name,
-        # Without checkpoints a second try would start over; a node failure has to be seen, not repeated.
-        "no-requeue": "",
+        # Also by Slurm itself, after a node failure: each start is an attempt that goes on from the newest checkpoint.
+        "requeue" if cluster.max_attempts > 1 else "no-requeue": "",
         "nodes": str(submission.nodes),
         "ntasks-per-node": str(submission.ranks_per_node),
         "open-mode": "append",
@@ -262,6 +287,9 @@ def _slurm_script(submission: Submission) -> str:
             "export SUBMITIT_EXECUTOR=slurm",
             f"{srun} {python_command(submission)} -u -m submitit.core._submit {shlex.quote(logs)}",
             "",
+            "",
+            "# teardown",
+            *submission.teardown,
         ]
     )
 

@@ -143,7 +143,7 @@ def _values(override: Override, folders: Sequence[Path]) -> Iterator[str]:
     key = key_of(override)
     if not override.is_discrete_sweep():
         raise ConfigError(f"{key}: {override.input_line!r} is a range to search in; choice(…) and range(…) list values")
-    value = override.value()
+    value: object = override.value()
     if isinstance(value, Glob):
         if key not in groups(folders):
             raise ConfigError(f"{key}: glob(…) chooses options of a config group; {key} is a value")

@@ -10,6 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -89,7 +90,7 @@ def node_png(snapshot: NodeSnapshot, bindings: Sequence[Binding], *, theme: Them
 
 
 def _saved(snapshot: NodeSnapshot, bindings: Sequence[Binding], theme: Theme, kind: str) -> bytes:
-    settings = {"svg.fonttype": "none", "svg.hashsalt": "himori", "font.family": ["DejaVu Sans", "sans-serif"]}
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "himori", "font.family": ["DejaVu Sans", "sans-serif"]}
     with mpl.rc_context(settings):
         figure = _Drawing(scene_of(snapshot, bindings), rank_numbers(bindings), _COLOURS[theme]).figure()
         stream = io.BytesIO()

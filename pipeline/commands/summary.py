@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from launchers.status import RunStatus, journal_events
+from launchers.attempts import journal_events
+from launchers.status import RunStatus
 from pipeline.commands.program import name_of, own_name
 from pipeline.planning.outcome import outcome_text
 from pipeline.rundir import RunDir

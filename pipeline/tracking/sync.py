@@ -235,7 +235,7 @@ def _start_ms(run: RunDir, attempt: AttemptDir, end: End | None) -> int:
 
 def _end_ms(ending: Ending, facts: Facts) -> int | None:
     """When the run ended; the last sign of life where nobody saw the end."""
-    if ending.end is None:
+    if ending.end is None or ending.end.continues:
         return None
     seen = facts.last_time if ending.end.state is RunState.unknown else None
     return int((seen or ending.end.time) * 1000)

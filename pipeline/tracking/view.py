@@ -40,6 +40,7 @@ _STATUS = {
     RunState.timeout: "FAILED",
     RunState.unknown: "FAILED",
     RunState.cancelled: "KILLED",
+    RunState.preempted: "KILLED",
 }
 
 
@@ -56,6 +57,8 @@ class Ending:
     @property
     def status(self) -> str:
         """MLflow's word for it."""
+        if self.end is not None and self.end.continues:
+            return "SCHEDULED"
         if self.end is not None and self.end.state in _STATUS:
             return _STATUS[self.end.state]
         return "RUNNING" if self.started else "SCHEDULED"
@@ -63,7 +66,9 @@ class Ending:
     @property
     def mark(self) -> str:
         """Identifies the end that was uploaded; empty before there is one."""
-        return "" if self.end is None else f"{self.attempt} {self.end.state.value} {self.end.time}"
+        if self.end is None:
+            return ""
+        return f"{self.attempt} {self.end.state.value} {self.end.time}" + " continues" * self.end.continues
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,7 @@ class View:
             "himori.precision": self.experiment.precision.name,
             "himori.end": ending.end.state.value if ending.end else ending.status,
             "himori.end_message": ending.end.message if ending.end else "",
+            "himori.cause": ending.end.cause.value if ending.end and ending.end.cause else None,
             "himori.params_left_out": str(left_out) if left_out > 0 else None,
             "mlflow.source.name": "himori",
             "mlflow.note.content": self.note(ending),

@@ -12,7 +12,7 @@ from megatron.core.tensor_parallel import random as megatron_random
 from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
-from torch.distributed import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh
 
 
 def replace_names() -> None:

@@ -90,6 +90,10 @@ class Sampler:
                 )
         return replace(self, first_step=steps + 1, consumed_before=state.consumed_samples)
 
+    def sample_ids(self, step: int, micro: int) -> list[int]:
+        """Which samples this rank's micro-batch of a step is made of, numbered within their source."""
+        return [sample for _, sample in self._places(step, micro)]
+
     def _digest(self) -> str:
         shape = f"{self.sequence_length} {self.blend.counts.tolist()}".encode()
         whole = b"".join([shape, *(source.digest for source in self.sources)])

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+NOT_LEARNT = -1
+"""A label that counts for nothing."""
 BLOCK_LOGITS = 1 << 31
 """Logits held at once: 4 GiB in bf16. Large blocks keep the matrix products at full speed."""
 _SAME = 1e-3

@@ -50,7 +50,20 @@ OBEYED = {
         }
     ),
     "recipe": frozenset(
-        {"steps", "sequence_length", "micro_batch", "global_batch", "init_from", "lora", "eval_every", "eval_batches"}
+        {
+            "steps",
+            "sequence_length",
+            "micro_batch",
+            "global_batch",
+            "init_from",
+            "lora",
+            "eval_every",
+            "eval_batches",
+            "checkpoint_every_steps",
+            "checkpoint_keep_last",
+            "checkpoint_keep_every_steps",
+            "deterministic",
+        }
     ),
     "data": frozenset(
         {

@@ -29,6 +29,7 @@ from pipeline.types.plan import (
     StepTime,
     ThroughputEstimate,
 )
+from pipeline.types.profile import Guard, Profile, ProfileKind, SpikeAction
 from pipeline.types.recipe import (
     AmaxCompute,
     CpComm,
@@ -54,13 +55,14 @@ from pipeline.types.recipe import (
     Tracking,
 )
 from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
-from pipeline.types.run import End, Handle, RankExit, RunState, Submission
+from pipeline.types.run import Cause, End, Handle, RankExit, RunState, Submission, WorkerCode
 from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
 
 __all__ = [
     "Activation",
     "AmaxCompute",
     "Balance",
+    "Cause",
     "Cluster",
     "Confidence",
     "Container",
@@ -82,6 +84,7 @@ __all__ = [
     "Fit",
     "GpuDialect",
     "GpuSpec",
+    "Guard",
     "Handle",
     "HardwareProfile",
     "Interval",
@@ -104,6 +107,8 @@ __all__ = [
     "Plan",
     "Point",
     "Precision",
+    "Profile",
+    "ProfileKind",
     "RankExit",
     "RankMemory",
     "Reason",
@@ -117,6 +122,7 @@ __all__ = [
     "RunRecord",
     "RunState",
     "Sharding",
+    "SpikeAction",
     "StageMemory",
     "StepTime",
     "Submission",
@@ -124,4 +130,5 @@ __all__ = [
     "Techniques",
     "ThroughputEstimate",
     "Tracking",
+    "WorkerCode",
 ]

@@ -112,8 +112,12 @@ class Cluster:
     """Interpreter on the nodes; None: the one that submits."""
     rendezvous_timeout_s: float = 120.0
     """How long rank 0 waits for the other ranks to report before the run is ended."""
-    stop_grace_s: float = 5.0
-    """How long a worker that was told to stop may take before it is killed."""
+    max_attempts: int = 10
+    """Attempts of one run at most, counted over preemptions, time limits and repeated failures; 1: never another."""
+    checkpoint_grace_s: float = 60.0
+    """How long ranks that were told to end early may take to save, where the scheduler sets no time itself."""
+    hang_least_s: float = 120.0
+    """No rank is called hung before it was silent for this long (and ten times its slowest recent step); 0: never."""
     price_per_gpu_hour: float | None = None
     """What this site charges; None: the price of the hardware profile, where it has one."""
     price_currency: str = "USD"

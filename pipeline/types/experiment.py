@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pipeline.types.cluster import Cluster
 from pipeline.types.hardware import HardwareProfile
 from pipeline.types.model import ModelSpec
+from pipeline.types.profile import Guard, Profile
 from pipeline.types.recipe import DataSpec, LayoutRequest, OptimizerSpec, Precision, Recipe, Techniques, Tracking
 
 
@@ -25,6 +26,8 @@ class Experiment:
     tracking: Tracking
     layout: LayoutRequest = field(default_factory=LayoutRequest)
     techniques: Techniques = field(default_factory=Techniques)
+    profile: Profile = field(default_factory=Profile)
+    guard: Guard = field(default_factory=Guard)
     nodes: int | None = None
     """Nodes; None: as many as `ranks` needs, else 1."""
     ranks: int | None = None

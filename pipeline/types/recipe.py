@@ -267,6 +267,14 @@ class Recipe:
     """Steps between two looks at the loss on held-out data; 0: never."""
     eval_batches: int = 8
     """Global batches of held-out data that one such look takes."""
+    checkpoint_every_steps: int = 0
+    """Steps from one checkpoint to the next, a last one at the end; 0: only when the run is told to end early."""
+    checkpoint_keep_last: int = 2
+    """Checkpoints that are kept, the newest ones."""
+    checkpoint_keep_every_steps: int = 0
+    """Checkpoints of multiples of this step are kept for good; 0: none."""
+    deterministic: bool = False
+    """Only kernels and collectives that give the same bits every time; slower on a GPU, no difference on a CPU."""
 
 
 class DataKind(Enum):

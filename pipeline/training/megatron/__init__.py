@@ -15,10 +15,12 @@ from pipeline.training.megatron.optimizer import (
 )
 from pipeline.training.megatron.ranks import Position, initialize_ranks
 from pipeline.training.megatron.step import (
+    attention_mask,
     clear_gradients,
     forward_backward,
     forward_only,
-    has_finite_gradients,
+    gradient_sum,
+    timed_configs,
 )
 
 
@@ -31,15 +33,17 @@ __all__ = [
     "Model",
     "Position",
     "advance_schedule",
+    "attention_mask",
     "build_model",
     "build_optimizer",
     "build_schedule",
     "clear_gradients",
     "forward_backward",
     "forward_only",
-    "has_finite_gradients",
+    "gradient_sum",
     "initialize_ranks",
     "learning_rate",
     "optimizer_step",
+    "timed_configs",
     "version",
 ]

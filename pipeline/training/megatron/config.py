@@ -44,6 +44,7 @@ def transformer_config(experiment: Experiment, layout: Layout, backend: Backend)
         **memory.memory_options(experiment),
         **memory.loss_options(experiment),
         **expert_options(experiment, backend),
+        **_determinism(experiment),
     }
     if model.mla is not None:
         return MLATransformerConfig(**options, **_latent(model, model.mla))
@@ -87,6 +88,10 @@ def _shape(model: ModelSpec, *, is_cpu: bool) -> Annotated[Options, TransformerC
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
     )
+
+
+def _determinism(experiment: Experiment) -> Annotated[Options, TransformerConfig]:
+    return dict(deterministic_mode=experiment.recipe.deterministic)
 
 
 def has_bias_everywhere(model: ModelSpec) -> bool:

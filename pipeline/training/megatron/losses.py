@@ -38,9 +38,8 @@ class _DeferredOutput(ColumnParallelLinear):  # type: ignore[misc]  # Megatron i
 
 def _loss_of_hidden(model: GPTModel, labels: torch.Tensor, hidden: torch.Tensor, *, z_loss: float) -> torch.Tensor:
     """[batch, sequence] from hidden [sequence (/ tp), batch, width]."""
-    weight = model.output_layer.weight if model.output_layer.weight is not None else None
-    if model.share_embeddings_and_output_weights:
-        weight = model.shared_embedding_or_output_weight()
+    tied = model.share_embeddings_and_output_weights
+    weight: torch.Tensor = model.shared_embedding_or_output_weight() if tied else model.output_layer.weight
     # Each rank's part of the vocabulary sees all tokens; what they want of the hidden state is summed on the way back.
     whole = (
         gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=True)

@@ -178,9 +178,9 @@ def learning_rate(schedule: OptimizerParamScheduler) -> float:
     return float(schedule.get_lr({}))
 
 
-def advance_schedule(schedule: OptimizerParamScheduler) -> None:
-    """Moves on by one optimizer step."""
-    schedule.step(increment=1)
+def advance_schedule(schedule: OptimizerParamScheduler, *, steps: int = 1) -> None:
+    """Moves on by some optimizer steps."""
+    schedule.step(increment=steps)
 
 
 def optimizer_step(optimizer: MegatronOptimizer) -> float:

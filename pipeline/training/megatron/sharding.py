@@ -57,7 +57,8 @@ def ddp_options(
         overlap_param_gather=overlaps.param_gather,
         # All stages then gather at once, before any of them waits for another.
         align_param_gather=overlaps.param_gather and layout.vp > 1,
-        check_for_nan_in_grad=True,
+        # The loop looks at all ranks' gradients at once: Megatron's own check raises on some ranks only.
+        check_for_nan_in_grad=False,
         fp8_param_gather=precision.low_precision_params and precision.low_precision is not LowPrecision.nvfp4,
         reuse_grad_buf_for_mxfp8_param_ag=reuses_gradients_for_parameters(experiment),
     )

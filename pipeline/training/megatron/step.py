@@ -13,6 +13,7 @@ from megatron.core.optimizer import MegatronOptimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
 from pipeline.training.data import Batch
+from pipeline.training.fused_loss import NOT_LEARNT
 from pipeline.training.megatron.model import Model
 from pipeline.training.megatron.sharding import Wrapped
 from pipeline.types import Layout
@@ -31,7 +32,7 @@ def forward_backward(
     """Adds up the gradient of the mean loss over `layout.num_microbatches` batches and reduces it over ranks.
 
     Returns for each micro-batch the sum of its tokens' losses and their number, float64 of shape [2], on ranks of the
-    last stage; nothing on others. Raises RuntimeError when a gradient isn't finite.
+    last stage; nothing on others.
     """
     return _run(model, batches, layout, sequence_length, forward_only=False)
 
@@ -65,7 +66,8 @@ def _run(
 
 def _forward_step(batches: Iterator[Batch], model: Wrapped) -> tuple[torch.Tensor, Any]:
     batch = next(batches)
-    losses = model(batch.tokens, batch.positions, attention_mask(batch), labels=batch.labels)
+    labels = batch.labels if batch.targets is None else batch.labels.masked_fill(batch.targets == 0, NOT_LEARNT)
+    losses = model(batch.tokens, batch.positions, attention_mask(batch), labels=labels)
     return losses, partial(_sum_of_losses, batch.targets)
 
 
@@ -87,9 +89,15 @@ def _sum_of_losses(
     return total, count.int(), torch.stack([total.detach().double(), count.double()])
 
 
-def has_finite_gradients(model: Model) -> bool:
-    """Whether all gradients accumulated on this rank are finite."""
-    return all(bool(torch.isfinite(gradient).all()) for chunk in model for gradient in _gradients(chunk))
+def gradient_sum(model: Model) -> float:
+    """Sum over the gradients on this rank, reduced ones where they are; it isn't finite when one of them isn't."""
+    sums = [gradient.sum(dtype=torch.float64) for chunk in model for gradient in _gradients(chunk)]
+    return float(torch.stack(sums).sum()) if sums else 0.0
+
+
+def timed_configs(model: Model, optimizer: MegatronOptimizer) -> list[Any]:
+    """The configurations whose `timers` Megatron calls around the parts of a step."""
+    return [*(chunk.config for chunk in model), optimizer.config]
 
 
 def _gradients(chunk: Wrapped) -> Iterator[torch.Tensor]:
