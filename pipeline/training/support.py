@@ -84,6 +84,8 @@ OBEYED = {
             "sequence_length",
             "micro_batch",
             "global_batch",
+            "init_from",
+            "lora",
             "eval_every",
             "eval_batches",
             "checkpoint_every_steps",
@@ -91,8 +93,6 @@ OBEYED = {
             "checkpoint_keep_every_steps",
             "deterministic",
             "layout_invariant_weights",
-            "init_from",
-            "lora",
         }
     ),
     "data": frozenset(
