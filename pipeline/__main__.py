@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeline import __version__
-from pipeline.arguments import analysis, calibrate, nightly, probe, profile, request, runs, sweeps, tracking
+from pipeline.arguments import analysis, calibrate, data, nightly, probe, profile, request, runs, sweeps, tracking
 from pipeline.arguments.verbs import Verbs, add_verb
 from pipeline.errors import HimoriError
 
@@ -23,6 +23,7 @@ FAMILIES = (
     analysis,
     nightly,
     tracking,
+    data,
     calibrate,
     probe,
     profile,

@@ -102,7 +102,7 @@ def _why_untrainable(experiment: Experiment, layout: Layout) -> str | None:
 def check_place(request: Request) -> None:
     """What only matters where the run is to go, not where it is planned; raises ConfigError."""
     experiment, layout = request.experiment, request.plan.layout
-    image = experiment.cluster.container.image if experiment.cluster.container else ""
+    image = experiment.cluster.container.image or ""
     if image.startswith("/") and not Path(image).exists():
         raise ConfigError(f"cluster.container.image: {image} does not exist here; give an image that nodes see too")
     if experiment.cluster.launcher is not LauncherKind.local:
