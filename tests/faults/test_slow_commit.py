@@ -1,4 +1,4 @@
-"""A commit that makes steps slower is found, confirmed side by side with the baseline's code, and called a regression."""
+"""A commit that makes steps slower is found, confirmed beside the baseline's code, and called a regression."""
 
 from __future__ import annotations
 
