@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from launchers.causes import cause_of
 from launchers.messages import Stop, StopCause
-from pipeline.types import End, RankExit, RunState
+from pipeline.types import Cause, End, RankExit, RunState, WorkerCode
 
 _STATES = {
     StopCause.rank_failed: RunState.failed,
@@ -14,14 +15,17 @@ _STATES = {
     StopCause.node_lost: RunState.failed,
     StopCause.leader_lost: RunState.failed,
     StopCause.not_complete: RunState.failed,
+    StopCause.refused: RunState.failed,
     StopCause.cancelled: RunState.cancelled,
     StopCause.timeout: RunState.timeout,
+    StopCause.preempted: RunState.preempted,
+    StopCause.hang: RunState.failed,
 }
 
 _SLURM_STATES = {
     "COMPLETED": RunState.finished,
     "CANCELLED": RunState.cancelled,
-    "PREEMPTED": RunState.cancelled,
+    "PREEMPTED": RunState.preempted,
     "REVOKED": RunState.cancelled,
     "TIMEOUT": RunState.timeout,
     "DEADLINE": RunState.timeout,
@@ -46,15 +50,25 @@ _LOST_A_PEER = (
 def decide(exits: Sequence[RankExit], stop: Stop | None, *, ranks: int, now: float) -> End:
     """The end of an attempt that its own supervisors saw.
 
-    `exits` are in the order they were seen; `stop` is what ended the run early, if anything did.
+    `exits` are in the order they were seen; `stop` is what ended the run early, if anything did: the ranks were told to
+    save and leave by it, or were killed.
     """
     first = first_failure(exits)
+    if len(exits) == ranks and all(seen.exit_code == 0 for seen in exits):
+        return End(state=RunState.finished, message=f"all {ranks} ranks finished", first=None, time=now)
     if stop is not None:
         known = first if stop.cause in (StopCause.rank_failed, StopCause.rank_lost) else None
-        return End(state=_STATES[stop.cause], message=stop.reason, first=known, time=now)
-    if first is not None:
-        return End(state=RunState.failed, message=describe(first), first=first, time=now)
-    return End(state=RunState.finished, message=f"all {ranks} ranks finished", first=None, time=now)
+        state, message = _STATES[stop.cause], stop.reason
+    elif first is not None:
+        known, state, message = first, RunState.failed, describe(first)
+    else:
+        known, state, message = None, RunState.preempted, "its ranks were told to end early"
+        stop = Stop(cause=StopCause.preempted, reason=message)
+    cause = cause_of(known, [stop] if stop else [], "", lost_a_peer=known is not None and lost_a_peer(known))
+    suspects = stop.suspects if stop else ()
+    if known is not None and cause is Cause.gpu_fault:
+        suspects = (known.node,)
+    return End(state=state, message=message, first=known, time=now, cause=cause, suspects=suspects)
 
 
 def decide_afterwards(
@@ -65,30 +79,61 @@ def decide_afterwards(
     `exits` and `stops` come from the journals, `scheduler_word` is the scheduler's state, empty when it knows none.
     """
     first = first_failure(exits)
-    said = _SLURM_STATES.get(scheduler_word)
-    if cancel_asked or said in (RunState.cancelled, RunState.timeout):
-        state = said if said is RunState.timeout else RunState.cancelled
-        message = "cancelled through himori" if cancel_asked else f"ended by the scheduler: {scheduler_word}"
+    state, message = _afterwards(first, exits, stops, scheduler_word, cancel_asked=cancel_asked, ranks=ranks)
+    if state is RunState.finished:
         return End(state=state, message=message, first=None, time=now, slurm_state=scheduler_word)
+    told = (RunState.cancelled, RunState.timeout, RunState.preempted)
+    known = None if state in told else first
+    if state is RunState.cancelled:
+        cause = Cause.cancelled
+    else:
+        cause = cause_of(known, stops, scheduler_word, lost_a_peer=known is not None and lost_a_peer(known))
+    suspects = tuple(dict.fromkeys(node for stop in stops for node in stop.suspects))
+    return End(
+        state=state,
+        message=message,
+        first=known,
+        time=now,
+        slurm_state=scheduler_word,
+        cause=cause,
+        suspects=suspects,
+    )
+
+
+def _afterwards(
+    first: RankExit | None,
+    exits: Sequence[RankExit],
+    stops: Sequence[Stop],
+    word: str,
+    *,
+    cancel_asked: bool,
+    ranks: int,
+) -> tuple[RunState, str]:
+    said = _SLURM_STATES.get(word)
+    if cancel_asked or said in (RunState.cancelled, RunState.timeout, RunState.preempted):
+        state = said if said in (RunState.timeout, RunState.preempted) else RunState.cancelled
+        assert state is not None
+        return state, "cancelled through himori" if cancel_asked else f"ended by the scheduler: {word}"
     if first is not None or stops:
-        message = describe(first) if first is not None else stops[0].reason
-        return End(state=RunState.failed, message=message, first=first, time=now, slurm_state=scheduler_word)
+        return RunState.failed, describe(first) if first is not None else stops[0].reason
     if said is RunState.failed:
-        message = f"the scheduler says {scheduler_word}; no supervisor could say more, see `himori logs`"
-        return End(state=said, message=message, first=None, time=now, slurm_state=scheduler_word)
+        return said, f"the scheduler says {word}; no supervisor could say more, see `himori logs`"
     if said is RunState.finished and len(exits) == ranks:
-        message = f"all {ranks} ranks finished"
-        return End(state=said, message=message, first=None, time=now, slurm_state=scheduler_word)
-    message = "its processes are gone and nobody could say why" + (f"; scheduler: {scheduler_word}" if said else "")
-    return End(state=RunState.unknown, message=message, first=None, time=now, slurm_state=scheduler_word)
+        return said, f"all {ranks} ranks finished"
+    return RunState.unknown, "its processes are gone and nobody could say why" + (
+        f"; scheduler: {word}" if said else ""
+    )
 
 
 def first_failure(exits: Sequence[RankExit]) -> RankExit | None:
     """The first exit that was a failure of its own and no consequence of being told to stop.
 
     A rank that died of its peers' end may be reported before the peer it lost: one with a cause of its own goes first.
+    Ranks that were told to save and leave did not fail, nor did those that lost such a peer.
     """
-    failed = [seen for seen in exits if seen.exit_code != 0 and not seen.stopped]
+    failed = [seen for seen in exits if seen.exit_code not in (0, WorkerCode.interrupted) and not seen.stopped]
+    if any(seen.exit_code == WorkerCode.interrupted for seen in exits):
+        failed = [seen for seen in failed if not lost_a_peer(seen)]
     return next((seen for seen in failed if not lost_a_peer(seen)), failed[0] if failed else None)
 
 

@@ -9,6 +9,7 @@ from launchers.local import LocalLauncher
 from launchers.slurm import SlurmLauncher
 from launchers.view import JobView
 from pipeline.rundir import RunDir
+from pipeline.sweepdir import BatchDir
 from pipeline.types import Handle, LauncherKind, Submission
 
 
@@ -17,6 +18,17 @@ class Launcher(Protocol):
 
     def submit(self, run: RunDir, submission: Submission) -> Handle:
         """Hands the attempt over; it may start only once its handle is on disk."""
+
+    def submit_batch(
+        self, batch: BatchDir, runs: Sequence[RunDir], submission: Submission, *, parallel: int | None
+    ) -> Handle:
+        """Hands over runs that ask for the same, at most `parallel` of them running at once; as safe as `submit`."""
+
+    def release_batch(self, batch: BatchDir, handle: Handle) -> None:
+        """Lets a batch go whose submission was cut short after the last handle."""
+
+    def drop_batch(self, batch: BatchDir) -> None:
+        """Removes what a submission that was cut short has left waiting."""
 
     def view(self, handles: Sequence[Handle]) -> dict[str, JobView]:
         """What is known of each job, by job id; asked at once for all."""

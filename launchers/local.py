@@ -13,9 +13,10 @@ from pathlib import Path
 
 from launchers.view import JobPhase, JobView
 from pipeline.errors import ClusterError
-from pipeline.rundir import AttemptDir, RunDir
+from pipeline.rundir import AttemptDir, RunDir, make_durable, write_json
+from pipeline.sweepdir import BatchDir
 from pipeline.tracking.provenance import boot_id
-from pipeline.types import Handle, Submission
+from pipeline.types import Handle, LauncherKind, Submission
 
 HANDLE_WAIT_S = 30.0
 KILL_AFTER_S = 15.0
@@ -45,9 +46,49 @@ class LocalLauncher:
             time.sleep(0.05)
         return _handle_of_a_short_run(attempt, log)
 
+    def submit_batch(
+        self, batch: BatchDir, runs: Sequence[RunDir], submission: Submission, *, parallel: int | None
+    ) -> Handle:
+        """Starts a session that starts the runs in their turn; it waits for its handle, as they do for theirs."""
+        log = batch.path / "session.log"
+        us = read_process(os.getpid())
+        assert us is not None
+        arguments = [str(batch.path), str(parallel or 1), str(us.pid), str(us.start_ticks)]
+        command = [submission.python, "-P", "-m", "launchers.local_batch", *arguments]
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": _with_code(submission.code_dir)},
+            )
+        own = read_process(process.pid)
+        if own is None or process.poll() is not None:
+            raise ClusterError(f"the session of the batch did not start; see {log}")
+        handles = [_waiting(run.run_id, submission, own) for run in runs]
+        for run, handle in zip(runs, handles, strict=True):
+            write_json(run.attempt(submission.attempt).handle_file, handle, durable=False)
+        make_durable(batch.path)
+        write_json(batch.handle_file, handles[0])
+        self.release_batch(batch, handles[0])
+        return handles[0]
+
+    def release_batch(self, batch: BatchDir, handle: Handle) -> None:  # noqa: ARG002 - the session waits for the file
+        """Lets the session begin."""
+        write_json(batch.released_file, {"time": time.time()})
+
+    def drop_batch(self, batch: BatchDir) -> None:
+        """A session that nobody let go ends by itself; this ends it now."""
+        for process in processes():
+            if str(batch.path) in _command_line(process.pid):
+                _kill(process.pid)
+
     def view(self, handles: Sequence[Handle]) -> dict[str, JobView]:
         """A session is running as long as one of its processes is."""
-        return {handle.job_id: _view(handle) for handle in handles}
+        alive = _living_sessions(handles)
+        return {handle.job_id: _view(handle, alive=handle.job_id in alive) for handle in handles}
 
     def find(self, submission: Submission) -> str | None:
         """A session that has just begun and is about to write its handle."""
@@ -60,8 +101,8 @@ class LocalLauncher:
 
     def cancel(self, job_id: str, handle: Handle | None) -> None:  # noqa: ARG002 - the handle says more
         """SIGTERM to the session's supervisors; SIGKILL to what is left much later."""
-        if handle is None or not session_processes(handle):
-            return
+        if handle is None or handle.waits or not session_processes(handle):
+            return  # a run that waits for its turn is passed over: the request for its end is in its directory
         os.killpg(int(handle.job_id), signal.SIGTERM)
         deadline = time.monotonic() + KILL_AFTER_S
         while (left := session_processes(handle)) and time.monotonic() < deadline:
@@ -82,14 +123,32 @@ class Process:
 
 def session_processes(handle: Handle) -> list[Process]:
     """The living processes of a run's session; none after a reboot or when the number was given to another."""
-    if handle.boot_id != boot_id():
-        return []
-    session = int(handle.job_id)
-    return [
-        process
+    return [process for process in processes() if _belongs(process, handle)] if handle.boot_id == boot_id() else []
+
+
+def is_alive(boot: str, pid: int, start_ticks: int) -> bool | None:
+    """Whether that very process lives; None when it is on another machine, or on this one before it was booted."""
+    if boot != boot_id():
+        return None
+    process = read_process(pid)
+    return process is not None and process.start_ticks == start_ticks and not process.zombie
+
+
+def _belongs(process: Process, handle: Handle) -> bool:
+    same = process.session == int(handle.job_id) and process.start_ticks >= handle.start_ticks
+    return same and not process.zombie
+
+
+def _living_sessions(handles: Sequence[Handle]) -> set[str]:
+    """Sessions of these handles with a living process; /proc is read once."""
+    here = {handle.job_id: handle for handle in handles if handle.boot_id == boot_id()}
+    if not here:
+        return set()
+    return {
+        str(process.session)
         for process in processes()
-        if process.session == session and process.start_ticks >= handle.start_ticks and not process.zombie
-    ]
+        if str(process.session) in here and _belongs(process, here[str(process.session)])
+    }
 
 
 def processes(proc: Path = Path("/proc")) -> Iterator[Process]:
@@ -119,10 +178,29 @@ def _command_line(pid: int, proc: Path = Path("/proc")) -> list[str]:
         return []
 
 
-def _view(handle: Handle) -> JobView:
-    if session_processes(handle):
-        return JobView(phase=JobPhase.running)
-    return JobView(phase=JobPhase.over)
+def _view(handle: Handle, *, alive: bool) -> JobView:
+    if not alive:
+        return JobView(phase=JobPhase.over)
+    if handle.waits:
+        return JobView(phase=JobPhase.pending, detail="its turn")
+    return JobView(phase=JobPhase.running)
+
+
+def _waiting(run_id: str, submission: Submission, session: Process) -> Handle:
+    return Handle(
+        run_id=run_id,
+        attempt=submission.attempt,
+        launcher=LauncherKind.local,
+        job_id=str(session.pid),
+        submitted_at=time.time(),
+        boot_id=boot_id(),
+        start_ticks=session.start_ticks,
+        waits=True,
+    )
+
+
+def _with_code(code_dir: str) -> str:
+    return os.pathsep.join(part for part in (code_dir, os.environ.get("PYTHONPATH", "")) if part)
 
 
 def _handle_of_a_short_run(attempt: AttemptDir, log: Path) -> Handle:

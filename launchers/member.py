@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launchers.ending import shell_code
@@ -30,6 +29,7 @@ from launchers.task import Task
 from launchers.worker_environment import Place, merged, worker_variables
 from launchers.worker_process import WorkerProcess
 from pipeline.errors import ClusterError
+from pipeline.placement.environment import EnvVar
 from pipeline.rundir import RunDir, to_jsonable
 from pipeline.types import RankExit
 
@@ -39,12 +39,25 @@ LEADER_POLL_S = 0.05
 class Member:
     """One rank. `master` is rank 0's already listening socket for the ranks' own rendezvous."""
 
-    def __init__(self, task: Task, *, run_dir: Path, attempt: int, token: str, grace_s: float) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        run_dir: Path,
+        attempt: int,
+        token: str,
+        python: Sequence[str],
+        variables: Sequence[EnvVar],
+        prefix: Sequence[str],
+    ) -> None:
+        """`variables` are further ones of the worker, `prefix` is the command that its `python` is started under."""
         self._task = task
+        self._python = python
         self._run_dir = run_dir
         self._attempt = attempt
         self._token = token
-        self._grace_s = grace_s
+        self._variables = tuple(variables)
+        self._prefix = tuple(prefix)
         self._allowed = allowed_cpus(os.environ, tuple(sorted(os.sched_getaffinity(0))))
         self._place = Place(binding=None, digest="", threads=max(1, len(self._allowed) // task.local_ranks))
         self._peer: Peer | None = None
@@ -112,11 +125,11 @@ class Member:
             place=self._place,
             listen_fd=master.fileno() if master else None,
         )
-        argv = [sys.executable, "-P", "-u", "-m", "pipeline.training", str(self._run_dir)]
+        argv = [*self._prefix, *self._python, "-P", "-u", "-m", "pipeline.training", str(self._run_dir)]
         inherited = [master.fileno()] if master else []
         worker = await WorkerProcess.start(
             argv,
-            merged(os.environ, variables),
+            merged(os.environ, (*variables, *self._variables)),
             binding=self._place.binding,
             inherited=inherited,
             on_line=self._on_line,
@@ -150,7 +163,7 @@ class Member:
     async def _end_worker(self) -> None:
         self._stop_asked.set()
         if self._worker is not None:
-            await self._worker.stop(self._grace_s)
+            await self._worker.stop()
 
 
 def _task_code(seen: RankExit | None, job_code: int) -> int:

@@ -24,8 +24,13 @@ class StopCause(Enum):
     leader_lost = "leader_lost"
     not_complete = "not_complete"
     """Not all ranks reported at the start."""
+    refused = "refused"
+    """A node is not what the hardware profile expects, and that was to be held against it."""
     cancelled = "cancelled"
     timeout = "timeout"
+    preempted = "preempted"
+    hang = "hang"
+    """A rank went silent for longer than its steps explain."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +51,8 @@ class NodeReady:
     node: str
     node_rank: int
     ranks: tuple[int, ...]
+    refusal: str | None = None
+    """Why the node may not train."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +105,50 @@ class Stop:
     cause: StopCause
     reason: str
     """One line for people."""
+    suspects: tuple[str, ...] = ()
+    """Nodes that it points to."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Notice:
+    """Down to the leaders of nodes: have the workers save and leave."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Silent:
+    """Up from a node's leader: a rank said nothing for longer than it had said it would."""
+
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LookAround:
+    """Down to the leaders of nodes: have the workers show their stacks, and say what they do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """What a node's leader found out about one rank that may be hung."""
+
+    rank: int
+    node: str
+    step: int
+    doing: str
+    silent_s: float
+    process_state: str
+    """As in /proc/PID/stat: R, S, T (stopped), D (in the kernel)…"""
+    stack: tuple[str, ...]
+    """Frames of its main thread, newest first; empty: it did not answer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Looked:
+    """Up from a node's leader: its ranks."""
+
+    node_rank: int
+    looks: tuple[Look, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +200,10 @@ Message = (
     | Exited
     | Signalled
     | Stop
+    | Notice
+    | Silent
+    | LookAround
+    | Looked
     | Drained
     | Bye
     | LogLine
@@ -165,6 +220,10 @@ _KINDS: dict[str, type[Any]] = {
     "exited": Exited,
     "signalled": Signalled,
     "stop": Stop,
+    "notice": Notice,
+    "silent": Silent,
+    "look": LookAround,
+    "looked": Looked,
     "drained": Drained,
     "bye": Bye,
     "log": LogLine,

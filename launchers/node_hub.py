@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from launchers.beside import Beside
 from launchers.messages import (
     LINE_LIMIT_BYTES,
     Bye,
@@ -17,33 +18,57 @@ from launchers.messages import (
     Exited,
     Hello,
     LogLine,
+    LookAround,
+    Looked,
     Message,
     NodeReady,
+    Notice,
     Peer,
     Signalled,
+    Silent,
     Start,
     Stop,
     StopCause,
     WorkerEvent,
+    WorkerHello,
 )
 from launchers.node_files import NodeFiles
 from launchers.placing import NodePlacing
 from launchers.task import Task
+from launchers.watchdog import Watchdog
 from pipeline.rundir import to_jsonable
 from pipeline.types import RankExit
 
 RETRY_S = 0.2
+SAMPLER_END_S = 3.0
+DRAIN_S = 10.0
+"""How long killed workers may take to be gone: those of a node that the kernel holds up."""
+WATCH_EVERY_S = 1.0
+NOTICE_EVERY_S = 3.0
+"""How often a notice is repeated: a worker that is about to start doesn't hear it yet."""
 
 
 class NodeHub:
     """Serves the supervisors and workers of one node over a unix socket."""
 
-    def __init__(self, task: Task, *, token: str, files: NodeFiles, placing: NodePlacing, grace_s: float) -> None:
+    def __init__(
+        self,
+        task: Task,
+        *,
+        token: str,
+        files: NodeFiles,
+        placing: NodePlacing,
+        watchdog: Watchdog,
+        sampler: Beside | None,
+    ) -> None:
+        """`sampler` runs from when the ranks of the node have their places to when the last one is gone."""
         self._task = task
         self._token = token
         self._files = files
         self._placing = placing
-        self._grace_s = grace_s
+        self._sampler = sampler
+        self._watchdog = watchdog
+        self._notified: asyncio.Task[None] | None = None
         self._members: dict[int, Peer] = {}
         self._hellos: dict[int, Hello] = {}
         self._exits: dict[int, RankExit] = {}
@@ -56,15 +81,32 @@ class NodeHub:
         """Serves until rank 0's supervisor says bye or is lost; returns when no rank of the node is left."""
         socket_path.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._serve, str(socket_path), limit=LINE_LIMIT_BYTES)
+        watching = asyncio.create_task(self._watch_workers())
         try:
             bye = await self._lead(ports, timeout_s)
             self._ending = True
             self._to_members(bye)
             # Each member closes its connection once its worker is gone.
-            await self._until(lambda: not self._members, self._grace_s + 5)
+            await self._until(lambda: not self._members, DRAIN_S)
         finally:
+            watching.cancel()
+            if self._notified is not None:
+                self._notified.cancel()
             server.close()
             socket_path.unlink(missing_ok=True)
+
+    async def _watch_workers(self) -> None:
+        """Reports ranks that went silent, each time it looks: the job's leader knows what it has heard already."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            if self._up is not None:
+                for rank in self._watchdog.silent():
+                    self._up.send(Silent(rank=rank))
+
+    async def _give_notice(self) -> None:
+        while True:
+            self._watchdog.tell_to_leave()
+            await asyncio.sleep(NOTICE_EVERY_S)
 
     async def _lead(self, ports: tuple[int, ...], timeout_s: float) -> Bye:
         loop = asyncio.get_running_loop()
@@ -83,6 +125,7 @@ class NodeHub:
                 node=self._task.node,
                 node_rank=self._task.node_rank,
                 ranks=tuple(sorted(self._members)),
+                refusal=self._placing.refusal,
             )
         )
         for seen in self._exits.values():
@@ -100,14 +143,15 @@ class NodeHub:
         while True:
             match await up.receive():
                 case Start() as start:
-                    self._files.event("start", to_jsonable(start), rank=None)
-                    self._to_members(start)
+                    await self._begin(start)
                     drain = asyncio.create_task(self._report_drained(up))
                 case Stop() as stop:
                     self._note_stop(stop)
                     self._to_members(stop)
                     if drain is None:  # nothing was started here
                         up.send(Drained(node_rank=self._task.node_rank))
+                case Notice() | LookAround() as order:
+                    await self._attend_to_workers(order, up)
                 case Bye() as bye:
                     return bye
                 case None:
@@ -117,6 +161,21 @@ class NodeHub:
                     return await self._give_up(StopCause.leader_lost, message)
                 case _:
                     pass
+
+    async def _begin(self, start: Start) -> None:
+        self._files.event("start", to_jsonable(start), rank=None)
+        self._to_members(start)
+        if self._sampler is not None:
+            await self._sampler.start()
+
+    async def _attend_to_workers(self, order: Notice | LookAround, up: Peer) -> None:
+        match order:
+            case Notice(reason=reason):
+                self._files.event("notice", {"reason": reason}, rank=None)
+                self._files.line(None, f"told to save and leave: {reason}")
+                self._notified = self._notified or asyncio.create_task(self._give_notice())
+            case LookAround():
+                up.send(Looked(node_rank=self._task.node_rank, looks=await self._watchdog.look()))
 
     async def _connect_up(self, ports: tuple[int, ...], deadline: float) -> Peer | None:
         """A connection to rank 0's supervisor; the port is the first candidate on which somebody answers."""
@@ -140,11 +199,13 @@ class NodeHub:
         stop = Stop(cause=cause, reason=message)
         self._note_stop(stop)
         self._to_members(stop)
-        await self._until(self._drained.is_set, self._grace_s + 5)
+        await self._until(self._drained.is_set, DRAIN_S)
         return Bye(exit_code=1)
 
     async def _report_drained(self, up: Peer) -> None:
         await self._drained.wait()
+        if self._sampler is not None:
+            await self._sampler.end(SAMPLER_END_S)
         up.send(Drained(node_rank=self._task.node_rank))
 
     # ----------------------------------------------------------------- members and workers
@@ -175,12 +236,10 @@ class NodeHub:
 
     def _take(self, message: Message) -> None:
         match message:
-            case WorkerEvent(kind=kind, time=at, rank=rank, data=data):
-                self._files.event(kind, data, rank=rank, at=at)
-                if kind == "metrics":
-                    self._files.line(rank, _step_text(data))
-                if kind == "placement":
-                    self._placing.observe(rank, data)
+            case WorkerHello(rank=rank, pid=pid):
+                self._watchdog.started(rank, pid)
+            case WorkerEvent() as event:
+                self._take_event(event)
             case Declined() as declined:
                 self._placing.decline(declined)
             case LogLine(rank=rank, text=text):
@@ -192,8 +251,20 @@ class NodeHub:
             case _:
                 pass
 
+    def _take_event(self, event: WorkerEvent) -> None:
+        if event.kind == "beat":  # once a step and rank: too much for a journal
+            self._watchdog.beat(event.rank, event.data)
+            return
+        self._files.event(event.kind, event.data, rank=event.rank, at=event.time)
+        match event.kind:
+            case "metrics":
+                self._files.line(event.rank, _step_text(event.data))
+            case "placement":
+                self._placing.observe(event.rank, event.data)
+
     def _note_exit(self, seen: RankExit) -> None:
         self._exits[seen.rank] = seen
+        self._watchdog.ended(seen.rank)
         self._files.event("exit", to_jsonable(seen), rank=seen.rank, at=seen.time)
         if self._up is not None:
             self._up.send(Exited(exit=seen))

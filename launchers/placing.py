@@ -16,15 +16,18 @@ import cattrs
 
 from launchers.messages import Declined, Hello, Placed
 from launchers.node_files import NodeFiles
+from pipeline.hardware.nvml import read_nvml
 from pipeline.hardware.recording import to_document
 from pipeline.hardware.snapshot import read_snapshot
 from pipeline.hardware.topology import NodeSnapshot, TaskMask, TopologyError
 from pipeline.hardware.visibility import visible_gpus
 from pipeline.placement.binding import Binding, bind, spare_cpus
 from pipeline.placement.certificate import Moment, Observation, RankCertificate, certify, node_flags, table
+from pipeline.placement.drift import Comparison, drift
 from pipeline.placement.environment import scrubbed_variables
 from pipeline.placement.policy import BindingPolicy, LocalRank
 from pipeline.rundir import from_jsonable, to_jsonable
+from pipeline.types import HardwareProfile
 
 PLACING_LIMIT_S = 20.0
 """How long reading sysfs may take before the ranks start without a binding."""
@@ -40,6 +43,8 @@ class NodePlan:
     bindings: tuple[Binding, ...] = ()
     spare: tuple[int, ...] = ()
     """CPUs no rank was given."""
+    drift: tuple[Comparison, ...] = ()
+    """Where the node is not what the hardware profile expects."""
     failure: str | None = None
     """Why there are no bindings."""
 
@@ -67,6 +72,10 @@ class NodeCertificate:
     red: list[int]
     """Ranks that are not where they should be."""
     warnings: list[str]
+    profile: str
+    """Name of the hardware profile."""
+    drift: list[Comparison]
+    """Where the node is not what the profile expects."""
     snapshot: dict[str, Any] | None
     scrubbed: list[str]
     """Inherited variables that were kept from the workers."""
@@ -78,11 +87,22 @@ class NodePlacing:
     """Plans the places of one node's ranks and certifies them, once."""
 
     def __init__(
-        self, node: str, *, files: NodeFiles, policy: BindingPolicy, uses_gpus: bool, environ: Mapping[str, str]
+        self,
+        node: str,
+        *,
+        files: NodeFiles,
+        policy: BindingPolicy,
+        profile: HardwareProfile,
+        is_strict: bool,
+        uses_gpus: bool,
+        environ: Mapping[str, str],
     ) -> None:
+        """`is_strict` refuses a node that is not what the profile expects."""
         self._node = node
         self._files = files
         self._policy = policy
+        self._profile = profile
+        self._is_strict = is_strict
         self._uses_gpus = uses_gpus
         self._environ = environ
         self._ranks: list[int] = []
@@ -99,7 +119,23 @@ class NodePlacing:
         except (TopologyError, OSError, ValueError) as error:
             self._plan = NodePlan(failure=f"the ranks of {self._node} are not bound: {error or type(error).__name__}")
             self._warn(None, str(self._plan.failure))
+        self._note_drift()
         return {rank: self._plan.placed(rank) for rank in self._ranks}
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this node may not train; None where it may, or where nobody was strict about it."""
+        if not self._is_strict:
+            return None
+        if self._plan.snapshot is None:
+            return f"{self._node} could not be compared with profile {self._profile.name}: {self._plan.failure}"
+        if not self._plan.drift:
+            return None
+        found = "; ".join(map(str, self._plan.drift))
+        return (
+            f"{self._node} is not what profile {self._profile.name} expects: {found}; correct the profile, keep the "
+            f"node out, or leave out cluster.strict_profile"
+        )
 
     def observe(self, rank: int, data: Mapping[str, Any]) -> None:
         """Takes what a worker found; the certificate is written once all have reported with their model built."""
@@ -131,21 +167,38 @@ class NodePlacing:
                 self._warn(one.rank, f"rank {one.rank}: {refusal}")
         for line in (*table(certificate.ranks), *certificate.warnings):
             self._files.line(None, f"binding: {line}")
-        found = {"flags": certificate.flags, "red": certificate.red, "warnings": certificate.warnings}
+        found = {
+            "flags": certificate.flags,
+            "red": certificate.red,
+            "warnings": certificate.warnings,
+            "drift": [str(one) for one in certificate.drift],
+        }
         self._files.event("binding", found, rank=None)
+
+    def _note_drift(self) -> None:
+        """Says where the node is another than expected; one that is refused starts nobody who would certify it."""
+        for one in self._plan.drift:
+            self._files.line(None, f"profile {self._profile.name}: {one}")
+        if self.refusal is not None:
+            self.finish()
 
     def _make_plan(self, hellos: Sequence[Hello]) -> NodePlan:
         snapshot = self._snapshot(hellos)
         ranks = [LocalRank(local_rank=hello.local_rank, rank=hello.rank) for hello in hellos]
         bindings = bind(snapshot, ranks, self._policy)
-        return NodePlan(snapshot=snapshot, bindings=bindings, spare=spare_cpus(snapshot, bindings))
+        return NodePlan(
+            snapshot=snapshot,
+            bindings=bindings,
+            spare=spare_cpus(snapshot, bindings),
+            drift=drift(self._profile, snapshot),
+        )
 
     def _snapshot(self, hellos: Sequence[Hello]) -> NodeSnapshot:
         allowed = tuple(sorted({cpu for hello in hellos for cpu in hello.cpus}))
         tasks = [TaskMask(local_rank=hello.local_rank, cpus=hello.cpus) for hello in hellos if hello.cpus != allowed]
-        snapshot = read_snapshot(allowed=allowed, tasks=tasks)
+        snapshot = read_snapshot(allowed=allowed, tasks=tasks, nvml=read_nvml())
         # Ranks that compute on the CPU are spread over all nodes, whatever GPUs there are.
-        gpus = visible_gpus(snapshot.gpus, self._environ) if self._uses_gpus else ()
+        gpus = visible_gpus(snapshot.gpus, self._environ, ranks=len(hellos)) if self._uses_gpus else ()
         return dataclasses.replace(snapshot, job_gpus=gpus)
 
     def _certificate(self) -> NodeCertificate:
@@ -158,6 +211,8 @@ class NodePlacing:
             flags=node_flags(ranks),
             red=[one.rank for one in ranks if one.is_red],
             warnings=warnings + _summed_up((one.rank, warning) for one in ranks for warning in one.warnings),
+            profile=self._profile.name,
+            drift=list(plan.drift),
             snapshot=to_document(plan.snapshot) if plan.snapshot else None,
             scrubbed=[scrub.name for scrub in scrubbed_variables(self._environ)],
             spare=plan.spare,

@@ -39,8 +39,11 @@ def main() -> None:
     """Applies the options of argv[1], then execs the rest."""
     options, argv = json.loads(sys.argv[1]), sys.argv[2:]
     die_with_parent(options["death_signal"], options.get("parent"))
-    # Slurm sends its notice before the time limit to every process of a step; only the supervisors have a use for it.
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    # Slurm sends its notices to every process of a step: a worker takes them once it listens, and is given them again.
+    for number in (
+        (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM) if options.get("ignores_notice") else (signal.SIGUSR2,)
+    ):
+        signal.signal(number, signal.SIG_IGN)
     if options.get("cpus"):
         os.environ[APPLIED] = json.dumps(apply_binding(options))
     if options.get("nice"):

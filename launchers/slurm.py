@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,13 +13,14 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from launchers.dispatch import start_supervisor
+from launchers.own_environment import own_environment
+from launchers.slurm_commands import last_line, rows_of, run_command, split_rows
 from launchers.view import JobPhase, JobView
 from pipeline.errors import ClusterError
-from pipeline.rundir import RunDir, write_json
-from pipeline.submission import job_script, logs_folder, python_command, signal_lead_s
+from pipeline.rundir import RunDir, make_durable, write_json
+from pipeline.submission import comment_for, job_script, logs_folder, python_command, signal_lead_s
+from pipeline.sweepdir import BatchDir
 from pipeline.types import Handle, LauncherKind, Submission
-
-COMMAND_TIMEOUT_S = 30.0
 
 _SUBMITIT_NAMES = {"comment", "job-name", "nodes", "ntasks-per-node", "time"}
 """sbatch options that submitit itself has to know: it counts tasks and limits time by them."""
@@ -39,18 +38,51 @@ class SlurmLauncher:
         attempt = run.attempt(submission.attempt)
         script = Path(logs_folder(submission)) / f"{job_id}_submission.sh"
         if script.read_text(encoding="utf-8") != job_script(submission):
-            _run(["scancel", job_id])
+            run_command(["scancel", job_id])
             raise ClusterError(f"{script} differs from {attempt.job_script}; the job was cancelled: please report this")
-        handle = Handle(
-            run_id=run.run_id,
-            attempt=submission.attempt,
-            launcher=LauncherKind.slurm,
-            job_id=job_id,
-            submitted_at=time.time(),
-        )
+        handle = _handle(run.run_id, submission, job_id)
         write_json(attempt.handle_file, handle)
-        _run(["scontrol", "release", job_id])
+        run_command(["scontrol", "release", job_id])
         return handle
+
+    def submit_batch(
+        self,
+        batch: BatchDir,
+        runs: Sequence[RunDir],
+        submission: Submission,
+        *,
+        parallel: int | None,  # noqa: ARG002 - it stands in the array's own option
+    ) -> Handle:
+        """Submits all runs as one held array, writes every handle, then releases the whole.
+
+        Raises ClusterError with Slurm's own words when it refuses.
+        """
+        job_ids = _sbatch_array(submission, [str(run.path) for run in runs])
+        array = job_ids[0].partition("_")[0]
+        script = Path(logs_folder(submission)) / f"{array}_submission.sh"
+        if script.read_text(encoding="utf-8") != job_script(submission):
+            run_command(["scancel", array])
+            raise ClusterError(f"{script} differs from what was planned; it was cancelled: please report this")
+        for run, job_id in zip(runs, job_ids, strict=True):
+            attempt = run.attempt(submission.attempt)
+            write_json(attempt.handle_file, _handle(run.run_id, submission, job_id), durable=False)
+        make_durable(batch.path)
+        handle = _handle(batch.path.name, submission, array)
+        write_json(batch.handle_file, handle)
+        self.release_batch(batch, handle)
+        return handle
+
+    def release_batch(self, batch: BatchDir, handle: Handle) -> None:
+        """Lets a held batch go."""
+        run_command(["scontrol", "release", handle.job_id])
+        write_json(batch.released_file, {"time": time.time()})
+
+    def drop_batch(self, batch: BatchDir) -> None:
+        """Removes from the queue what a killed submitter left held."""
+        comment = comment_for(batch.path.name)
+        rows = rows_of(["squeue", "--noheader", "--me", "--array", "--format", "%F|%k"])
+        for job_id in sorted({row[0] for row in rows if row[-1] == comment}):
+            run_command(["scancel", job_id])
 
     def view(self, handles: Sequence[Handle]) -> dict[str, JobView]:
         """One squeue for all, then one sacct for those the queue no longer knows."""
@@ -62,28 +94,51 @@ class SlurmLauncher:
 
     def find(self, submission: Submission) -> str | None:
         """The job whose comment names the run."""
-        rows = _rows(["squeue", "--noheader", "--name", submission.job_name, "--format", "%A|%k"])
-        return next((row[0] for row in rows if row[-1] == submission.comment), None)
+        rows = rows_of(["squeue", "--noheader", "--name", submission.job_name, "--format", "%F|%k"])
+        job_id = next((row[0] for row in rows if row[-1] == submission.comment), None)
+        return f"{job_id}_{submission.index}" if job_id and submission.batch_dir else job_id
 
     def cancel(self, job_id: str, handle: Handle | None) -> None:  # noqa: ARG002 - a job id says it all here
         """scancel; Slurm sends SIGTERM, waits KillWait, then SIGKILL."""
-        _run(["scancel", job_id])
+        run_command(["scancel", job_id])
 
 
 # --------------------------------------------------------------------------- submission
 
 
+def _handle(run_id: str, submission: Submission, job_id: str) -> Handle:
+    return Handle(
+        run_id=run_id,
+        attempt=submission.attempt,
+        launcher=LauncherKind.slurm,
+        job_id=job_id,
+        submitted_at=time.time(),
+    )
+
+
 def _sbatch(submission: Submission) -> str:
+    with _executor(submission) as executor:
+        return str(executor.submit(start_supervisor, submission.run_dir).job_id)
+
+
+def _sbatch_array(submission: Submission, run_dirs: Sequence[str]) -> list[str]:
+    with _executor(submission) as executor:
+        return [str(job.job_id) for job in executor.map_array(start_supervisor, run_dirs)]
+
+
+@contextlib.contextmanager
+def _executor(submission: Submission) -> Iterator[submitit.SlurmExecutor]:
+    """submitit's, set up for a submission; its errors are raised as ClusterError."""
     try:
         executor = submitit.SlurmExecutor(
             folder=logs_folder(submission), max_num_timeout=0, python=python_command(submission)
         )
         executor.update_parameters(**submitit_parameters(submission))
         # What sbatch prints is in the error that is raised; submitit would print it a second time.
-        with _own_environment(), contextlib.redirect_stderr(io.StringIO()):
-            return str(executor.submit(start_supervisor, submission.run_dir).job_id)
+        with own_environment(), contextlib.redirect_stderr(io.StringIO()):
+            yield executor
     except (FailedJobError, FailedSubmissionError) as error:
-        raise ClusterError(f"sbatch refused the job: {_last_line(str(error))}") from error
+        raise ClusterError(f"sbatch refused the job: {last_line(str(error))}") from error
     except RuntimeError as error:  # submitit's word for a machine without srun
         raise ClusterError(f"{error}; load Slurm's commands or use cluster=local") from error
 
@@ -103,25 +158,9 @@ def submitit_parameters(submission: Submission) -> dict[str, Any]:
         "signal_delay_s": signal_lead_s(submission),
         "srun_args": list(submission.srun),
         "stderr_to_stdout": True,
+        "teardown": list(submission.teardown),
         "wckey": None,
     }
-
-
-@contextlib.contextmanager
-def _own_environment() -> Iterator[None]:
-    """Hides the variables of a job we may be inside of: sbatch and submitit would take them for the new job's."""
-    leaked = [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_"))]
-    kept = {name: os.environ.pop(name) for name in leaked if name != "SLURM_CONF"}
-    try:
-        yield
-    finally:
-        os.environ.update(kept)
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if "error:" in line]
-    return (said or lines or ["no reason given"])[-1]
 
 
 # --------------------------------------------------------------------------- asking
@@ -131,21 +170,23 @@ def _from_squeue(ids: Sequence[str]) -> dict[str, JobView] | None:
     """The jobs the controller knows; None when it does not answer."""
     if not ids:
         return {}
-    command = ["squeue", "--noheader", "--states=all", "--jobs", ",".join(ids), "--format", "%A|%T|%r"]
+    jobs = sorted({job_id.partition("_")[0] for job_id in ids})  # of an array all elements come, a line each
+    command = ["squeue", "--noheader", "--states=all", "--array", "--jobs", ",".join(jobs), "--format", "%i|%T|%r"]
     try:
-        rows = _split(_run(command))
+        rows = split_rows(run_command(command))
     except ClusterError as error:
         # Asked for one job only, squeue fails when it has forgotten that one.
         return {} if "Invalid job id" in str(error) else None
-    return {row[0]: _view_of(row[1], row[2]) for row in rows if len(row) == 3}
+    wanted = set(ids)
+    return {row[0]: _view_of(row[1], row[2]) for row in rows if len(row) == 3 and row[0] in wanted}
 
 
 def _from_sacct(ids: Sequence[str]) -> dict[str, JobView]:
     """How jobs ended that the controller has forgotten: they are over, whether accounting knows their end or not."""
     if not ids:
         return {}
-    fields = ["--noheader", "--parsable2", "--allocations", "--format", "JobID,State"]
-    rows = _rows(["sacct", *fields, "--jobs", ",".join(ids)])
+    fields = ["--noheader", "--parsable2", "--allocations", "--array", "--format", "JobID,State"]
+    rows = rows_of(["sacct", *fields, "--jobs", ",".join(sorted({job_id.partition("_")[0] for job_id in ids}))])
     views = {row[0]: _view_of(row[1].split(" ")[0], "") for row in rows if len(row) == 2}
     return {job_id: views.get(job_id, JobView(phase=JobPhase.over)) for job_id in ids}
 
@@ -160,27 +201,3 @@ def _view_of(word: str, reason: str) -> JobView:
             return JobView(phase=JobPhase.running, word=word)
         case _:
             return JobView(phase=JobPhase.over, word=word)
-
-
-def _rows(command: Sequence[str]) -> list[list[str]]:
-    """Rows of a query that may fail; it has none then."""
-    try:
-        return _split(_run(command))
-    except ClusterError:
-        return []
-
-
-def _split(text: str) -> list[list[str]]:
-    return [line.split("|") for line in text.splitlines() if line]
-
-
-def _run(command: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False)
-    except FileNotFoundError as error:
-        raise ClusterError(f"{command[0]} is not on PATH; load Slurm's commands or use cluster=local") from error
-    except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"{command[0]} did not answer within {COMMAND_TIMEOUT_S:g} s; try again") from error
-    if done.returncode:
-        raise ClusterError(f"{' '.join(command[:2])} failed: {_last_line(done.stderr or done.stdout)}")
-    return done.stdout

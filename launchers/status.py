@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
-import cattrs
-
-from launchers.ending import decide_afterwards
+from launchers.attempts import afterwards
 from launchers.launcher import launcher_for
-from launchers.messages import Stop
 from launchers.view import JobPhase, JobView
 from pipeline.errors import RunDirError
-from pipeline.rundir import AttemptDir, RunDir, from_jsonable, write_json
+from pipeline.rundir import AttemptDir, RunDir, write_json
 from pipeline.tracking.journal import Event, read_events
 from pipeline.tracking.store import is_network_filesystem
-from pipeline.types import End, Handle, LauncherKind, RankExit, RunState
-
-Kind = TypeVar("Kind")
+from pipeline.types import Cause, End, Handle, LauncherKind, RunState
 
 TAIL_BYTES = 1 << 16
 SETTLE_S = 10.0
@@ -47,12 +41,17 @@ def run_status(run: RunDir) -> RunStatus:
     return run_statuses([run])[0]
 
 
-def run_statuses(runs: Sequence[RunDir]) -> list[RunStatus]:
-    """The states of many runs; each scheduler is asked once."""
+Views = dict[tuple[LauncherKind, str], JobView]
+"""What schedulers said, by launcher and job id."""
+
+
+def run_statuses(runs: Sequence[RunDir], views: Views | None = None) -> list[RunStatus]:
+    """The states of many runs; each scheduler is asked once, and not about what `views` holds."""
     known = {run.run_id: _from_files(run) for run in runs}
+    said = dict(views or {})
     open_handles = [status.handle for status in known.values() if status.handle and not status.end]
-    views = _views(open_handles)
-    return [_with_scheduler(run, known[run.run_id], views) for run in runs]
+    said |= job_views([handle for handle in open_handles if (handle.launcher, handle.job_id) not in said])
+    return [_with_scheduler(run, known[run.run_id], said) for run in runs]
 
 
 def wait_until_over(status: RunStatus, timeout_s: float) -> None:
@@ -85,19 +84,6 @@ def _newest_events(attempt: AttemptDir) -> list[Event]:
     return sorted(events, key=lambda event: event.time)
 
 
-def journal_events(attempt: AttemptDir) -> list[Event]:
-    """All events of an attempt, in the order of their times."""
-    events: list[Event] = []
-    for path in sorted(attempt.journal_dir.glob("*.jsonl")):
-        offset = -1
-        chunk = read_events(path)
-        while chunk.offset != offset:
-            events += chunk.events
-            offset = chunk.offset
-            chunk = read_events(path, offset)
-    return sorted(events, key=lambda event: event.time)
-
-
 # --------------------------------------------------------------------------- files, then scheduler
 
 
@@ -110,13 +96,19 @@ def _from_files(run: RunDir) -> RunStatus:
         handle, end = attempt.read_handle(), attempt.read_end()
     except RunDirError as error:
         return RunStatus(run=run, state=RunState.unknown, message=str(error), handle=None, end=None)
-    if end:
+    if end and _is_settled(end):
         return RunStatus(run=run, state=end.state, message=end.message, handle=handle, end=end)
     return RunStatus(run=run, state=RunState.prepared, message="", handle=handle, end=None)
 
 
-def _views(handles: Sequence[Handle]) -> dict[tuple[LauncherKind, str], JobView]:
-    views: dict[tuple[LauncherKind, str], JobView] = {}
+def _is_settled(end: End) -> bool:
+    """Whether nothing more comes after this end of an attempt."""
+    return not (end.continues or end.decided_by_scheduler)
+
+
+def job_views(handles: Sequence[Handle]) -> Views:
+    """What the schedulers say of jobs, each asked once."""
+    views: Views = {}
     for kind in LauncherKind:
         mine = [handle for handle in handles if handle.launcher is kind]
         if mine:
@@ -124,7 +116,7 @@ def _views(handles: Sequence[Handle]) -> dict[tuple[LauncherKind, str], JobView]
     return views
 
 
-def _with_scheduler(run: RunDir, status: RunStatus, views: dict[tuple[LauncherKind, str], JobView]) -> RunStatus:
+def _with_scheduler(run: RunDir, status: RunStatus, views: Views) -> RunStatus:
     if status.end or status.state is RunState.unknown or run.last_attempt() is None:
         return status
     if status.handle is None:
@@ -138,41 +130,68 @@ def _with_scheduler(run: RunDir, status: RunStatus, views: dict[tuple[LauncherKi
 def _open(run: RunDir, handle: Handle, view: JobView) -> RunStatus:
     """A run whose directory knows no end."""
     attempt = run.attempt(handle.attempt)
-    started = any(attempt.journal_dir.glob("*.jsonl"))
+    if handle.waits and (not view.is_alive or (view.phase is JobPhase.pending and attempt.cancel_file.exists())):
+        return _never_began(run, attempt, handle)
+    if view.phase is JobPhase.over:
+        return _reap(run, attempt, handle, view.word)
+    state, message = _alive(attempt, handle, view)
+    return RunStatus(run=run, state=state, message=message, handle=handle, end=None)
+
+
+def _alive(attempt: AttemptDir, handle: Handle, view: JobView) -> tuple[RunState, str]:
+    """State of a run whose job isn't over as far as the scheduler tells, and what to say about it."""
+    began, ended = _has_begun(attempt), attempt.end_file.exists()
+    over = f"attempt {attempt.number} is over{_of_end(attempt)}"
     match view.phase:
         case JobPhase.held:
-            message = f"job {handle.job_id} is held: {view.detail}; `himori cancel` it or `scontrol release` it"
-            return RunStatus(run=run, state=RunState.held, message=message, handle=handle, end=None)
+            hint = "`himori cancel` it or `scontrol release` it"
+            return RunState.held, f"job {handle.job_id} is held: {view.detail}; {hint}"
         case JobPhase.pending:
-            message = f"waits in the queue: {view.detail}" if view.detail else "waits in the queue"
-            return RunStatus(run=run, state=RunState.queued, message=message, handle=handle, end=None)
+            waits = f"waits in the queue: {view.detail}" if view.detail else "waits in the queue"
+            return RunState.queued, f"{over}; {waits} for the next one" if began else waits
         case JobPhase.running:
-            message = "training" if started else "starting"
-            return RunStatus(run=run, state=RunState.running, message=message, handle=handle, end=None)
-        case JobPhase.unknown:
-            state = RunState.running if started else RunState.queued
-            message = "the scheduler does not answer now; this is what the run directory says"
-            return RunStatus(run=run, state=state, message=message, handle=handle, end=None)
-        case JobPhase.over:
-            return _reap(run, attempt, handle, view.word)
+            now = "training" if began else "starting"
+            return RunState.running, f"{over}; the next one is about to start" if ended else now
+        case _:
+            told = "the scheduler does not answer now; this is what the run directory says"
+            return (RunState.running if began else RunState.queued), told
+
+
+def _has_begun(attempt: AttemptDir) -> bool:
+    return any(attempt.journal_dir.glob("*.jsonl"))
+
+
+def _never_began(run: RunDir, attempt: AttemptDir, handle: Handle) -> RunStatus:
+    """A point that waited for its turn and will have none."""
+    if attempt.cancel_file.exists():
+        end = End(state=RunState.cancelled, message="cancelled before its turn", first=None, time=time.time())
+        write_json(attempt.end_file, end)
+        return RunStatus(run=run, state=end.state, message=end.message, handle=handle, end=end, reaped=True)
+    message = "its batch ended before its turn; nothing was started"
+    return RunStatus(run=run, state=RunState.prepared, message=message, handle=handle, end=None)
+
+
+def _of_end(attempt: AttemptDir) -> str:
+    end = attempt.read_end()
+    return f" ({end.message})" if end else ""
 
 
 def _reap(run: RunDir, attempt: AttemptDir, handle: Handle, word: str) -> RunStatus:
     """Gives a run that is over its end, unless it wrote one in the meantime."""
     end = attempt.read_end() or _wait_for_end(attempt)
-    if end:
+    if end and _is_settled(end):
         return RunStatus(run=run, state=end.state, message=end.message, handle=handle, end=end)
-    events = journal_events(attempt)
-    end = decide_afterwards(
-        _of_kind(events, "exit", RankExit),
-        _of_kind(events, "stop", Stop),
-        word,
-        cancel_asked=attempt.cancel_file.exists(),
-        ranks=run.read_plan().layout.ranks,
-        now=time.time(),
-    )
+    end = _settled(end, word) if end else afterwards(run, attempt, word)
     write_json(attempt.end_file, end)
     return RunStatus(run=run, state=end.state, message=end.message, handle=handle, end=end, reaped=True)
+
+
+def _settled(end: End, word: str) -> End:
+    """The end of an attempt after which another one was expected, once the job is over after all."""
+    end = replace(end, continues=False, decided_by_scheduler=False, slurm_state=word)
+    if word != "CANCELLED":
+        return end
+    return replace(end, state=RunState.cancelled, cause=Cause.cancelled, message=f"{end.message}; then cancelled")
 
 
 def _wait_for_end(attempt: AttemptDir) -> End | None:
@@ -186,17 +205,6 @@ def _wait_for_end(attempt: AttemptDir) -> End | None:
         if end:
             return end
     return None
-
-
-def _of_kind(events: Sequence[Event], kind: str, into: type[Kind]) -> list[Kind]:
-    found = []
-    for event in events:
-        if event.kind == kind:
-            try:
-                found.append(from_jsonable(event.data, into))
-            except cattrs.BaseValidationError:
-                continue  # written by another version: it can't tell us how it ended
-    return found
 
 
 def _unsubmitted(run: RunDir) -> RunStatus:

@@ -11,6 +11,8 @@ import hostlist
 from pipeline.errors import ClusterError
 from pipeline.types import LauncherKind
 
+LOCAL_RESTARTS = "HIMORI_LOCAL_RESTARTS"
+"""Set by the session of a local run, as SLURM_RESTART_COUNT is by Slurm."""
 LOCAL_NODE = "local"
 """Name of the only node of a local run; a host name would tie files to a machine for no use."""
 
@@ -21,6 +23,7 @@ class Task:
 
     launcher: LauncherKind
     job_id: str
+    """As the handle has it: the place in a job array instead of the number Slurm gives each of its elements."""
     rank: int
     ranks: int
     local_rank: int
@@ -33,6 +36,8 @@ class Task:
     """Host on which rank 0 runs."""
     end_time: float | None
     """When the scheduler will end the job, seconds since the epoch."""
+    restarts: int = 0
+    """How often the job was started before."""
 
     @property
     def is_node_leader(self) -> bool:
@@ -64,7 +69,7 @@ def _slurm_task(environ: Mapping[str, str]) -> Task:
     end_time = environ.get("SLURM_JOB_END_TIME")
     return Task(
         launcher=LauncherKind.slurm,
-        job_id=environ["SLURM_JOB_ID"],
+        job_id=_job_id(environ),
         rank=int(environ["SLURM_PROCID"]),
         ranks=int(environ["SLURM_STEP_NUM_TASKS"]),
         local_rank=int(environ["SLURM_LOCALID"]),
@@ -74,7 +79,13 @@ def _slurm_task(environ: Mapping[str, str]) -> Task:
         node=environ["SLURMD_NODENAME"],
         first_host=str(hostlist.expand_hostlist(environ["SLURM_STEP_NODELIST"])[0]),
         end_time=float(end_time) if end_time else None,
+        restarts=int(environ.get("SLURM_RESTART_COUNT", "0")),
     )
+
+
+def _job_id(environ: Mapping[str, str]) -> str:
+    array = environ.get("SLURM_ARRAY_JOB_ID")
+    return f"{array}_{environ['SLURM_ARRAY_TASK_ID']}" if array else environ["SLURM_JOB_ID"]
 
 
 def _local_task(environ: Mapping[str, str]) -> Task:
@@ -91,6 +102,7 @@ def _local_task(environ: Mapping[str, str]) -> Task:
         node=LOCAL_NODE,
         first_host="127.0.0.1",
         end_time=None,
+        restarts=int(environ.get(LOCAL_RESTARTS, "0")),
     )
 
 

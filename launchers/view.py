@@ -26,3 +26,8 @@ class JobView:
     """The scheduler's own state, e.g. NODE_FAIL."""
     detail: str = ""
     """Why it waits, where the scheduler says so."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the job can still do something, as far as is known."""
+        return self.phase is not JobPhase.over

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 from launchers.messages import Start
 from launchers.own_place import BOUND_CPUS
 from launchers.task import Task
+from pipeline.errors import UserError
 from pipeline.hardware.topology import format_ids
 from pipeline.placement.binding import Binding
 from pipeline.placement.environment import EnvVar, binding_environment, scrubbed_variables
+from pipeline.rundir import AttemptDir
+from pipeline.types import Profile, ProfileKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +62,30 @@ def _place_variables(place: Place) -> Iterator[EnvVar]:
     yield EnvVar("HIMORI_BINDING", place.digest, "which plan the rank follows")
     yield EnvVar(BOUND_CPUS, format_ids(place.binding.cpus), "tells a run inside of this one that it was narrowed")
     yield from binding_environment(place.binding)
+
+
+def deterministic_variables() -> tuple[EnvVar, ...]:
+    """What kernels and collectives need to give the same bits every time."""
+    return (
+        EnvVar("CUBLAS_WORKSPACE_CONFIG", ":4096:8", "cuBLAS is only deterministic with workspaces of fixed size"),
+        EnvVar("NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0", "Transformer Engine's attention then sums in a fixed order"),
+        EnvVar("NCCL_ALGO", "Ring", "one order of sums, whatever NCCL's tuner would pick at this size"),
+    )
+
+
+def profiler_prefix(profile: Profile, attempt: AttemptDir, task: Task) -> tuple[str, ...]:
+    """The command a worker is started under; raises UserError where it is asked for and not on this node."""
+    if profile.kind is not ProfileKind.nsys or task.rank not in profile.ranks:
+        return ()
+    found = shutil.which("nsys")
+    if found is None:
+        raise UserError(
+            f"profile=nsys: nsys is not on PATH of node {task.node}; load it with cluster.setup or use profile=torch"
+        )
+    attempt.profile_dir.mkdir(parents=True, exist_ok=True)
+    output = str(attempt.profile_dir / f"nsys-rank{task.rank}")
+    window = ("--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--kill=none")
+    return (found, "profile", "--trace=cuda,nvtx", *window, "--force-overwrite=true", f"--output={output}")
 
 
 _OURS = ("HIMORI_ALLOWED_CPUS", "HIMORI_APPLIED", "HIMORI_BINDING", BOUND_CPUS)

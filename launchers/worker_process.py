@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from launchers import shim
+from launchers.causes import KERNEL_OOM
 from pipeline.placement.binding import Binding, BindingFlag
 from pipeline.rundir import to_jsonable
 from pipeline.types import RankExit
 
 TAIL_LINES = 30
 CHUNK_BYTES = 1 << 16
+END_POLL_S = 0.05
 
 
 class WorkerProcess:
@@ -27,6 +31,7 @@ class WorkerProcess:
         self._on_line = on_line
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._stopped = False
+        self._oom_kills = oom_kills()
         self._reader = asyncio.create_task(self._read_output())
 
     @classmethod
@@ -43,7 +48,11 @@ class WorkerProcess:
 
         `inherited` are file descriptors it keeps.
         """
-        options: dict[str, object] = {"death_signal": int(signal.SIGKILL), "parent": os.getpid()}
+        options: dict[str, object] = {
+            "death_signal": int(signal.SIGKILL),
+            "parent": os.getpid(),
+            "ignores_notice": True,
+        }
         if binding is not None and BindingFlag.unbound not in binding.flags:
             options |= {"cpus": list(binding.cpus), "memory": to_jsonable(binding.memory)}
         process = await asyncio.create_subprocess_exec(
@@ -59,10 +68,13 @@ class WorkerProcess:
 
     async def wait(self, *, rank: int, node: str) -> RankExit:
         """Waits for the end and says how it was."""
-        code = await self._process.wait()
+        code = await self._ended()
         seen_at = time.time()
+        self._signal(signal.SIGKILL)  # what it started, as Megatron's writers of checkpoints, is of no use without it
         # A child of the worker may keep the pipe open: what it has to say is not waited for long.
         await asyncio.wait([self._reader], timeout=2.0)
+        if code == -signal.SIGKILL and not self._stopped and oom_kills() > self._oom_kills:
+            self._tail.append(KERNEL_OOM)
         return RankExit(
             rank=rank,
             node=node,
@@ -73,13 +85,17 @@ class WorkerProcess:
             time=seen_at,
         )
 
-    async def stop(self, grace_s: float) -> None:
-        """SIGTERM to the worker and all it started; SIGKILL to what is left after `grace_s`."""
+    async def _ended(self) -> int:
+        """The exit code; asyncio's own wait also waits for the pipe, which processes that the worker started hold."""
+        while self._process.returncode is None:
+            await asyncio.sleep(END_POLL_S)
+        return self._process.returncode
+
+    async def stop(self) -> None:
+        """SIGKILL to the worker and all it started: what there was to save it has saved, or can't any more."""
         self._stopped = self._process.returncode is None
-        self._signal(signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), grace_s)
         self._signal(signal.SIGKILL)
+        await self._ended()
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
@@ -102,3 +118,12 @@ class WorkerProcess:
         text = line.decode("utf-8", errors="replace").rstrip("\r")
         self._tail.append(text)
         self._on_line(text)
+
+
+def oom_kills(proc: Path = Path("/proc")) -> int:
+    """How many processes the kernel has killed for lack of memory on this node since it was booted, in any cgroup."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", (proc / "vmstat").read_text(encoding="ascii"), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0

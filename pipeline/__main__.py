@@ -9,15 +9,38 @@ import sys
 from collections.abc import Sequence
 
 from pipeline import __version__
-from pipeline.arguments import analysis, nightly, probe, request, runs, tracking
+from pipeline.arguments import (
+    analysis,
+    calibrate,
+    data,
+    export,
+    nightly,
+    probe,
+    profile,
+    request,
+    runs,
+    sweeps,
+    tracking,
+)
 from pipeline.arguments.verbs import Verbs, add_verb
 from pipeline.errors import HimoriError
 
-EXIT_CODES = """exit codes: 0 ok, 1 a bug, 2 wrong input, 3 the cluster or a server,
-4 a regression, 5 the run failed, 6 it was cancelled, 7 the plan was refused,
-8 no verdict is possible, 130 interrupted"""
+EXIT_CODES = """exit codes: 0 ok, 1 a bug, 2 wrong input, 3 the cluster or a server, 4 worse than it should be,
+5 the run failed, 6 it was cancelled, 7 the plan was refused, 8 no verdict possible, 130 interrupted"""
 
-FAMILIES = (request, runs, analysis, nightly, tracking, probe)
+FAMILIES = (
+    request,
+    runs,
+    sweeps,
+    analysis,
+    nightly,
+    tracking,
+    data,
+    export,
+    calibrate,
+    probe,
+    profile,
+)
 """In the order in which help lists them."""
 
 

@@ -1,4 +1,4 @@
-"""Overrides in, a typed Experiment out: the one importer of Hydra and OmegaConf.
+"""Overrides in, a typed Experiment out: with `pipeline.sweep_config` the one importer of Hydra and OmegaConf.
 
 Hydra composes, it never launches. After `load` nobody sees a DictConfig.
 """
@@ -24,7 +24,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.conf_groups import groups, options, shipped_conf_dir
 from pipeline.errors import ConfigError
-from pipeline.types import Experiment
+from pipeline.types import Experiment, Root
+
+SWEEP_KEYS = frozenset({"sweep", "sweeper"})
+"""Keys of the root that say which points a sweep has; a single run has no use for them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,23 +45,35 @@ def load(overrides: Sequence[str], *, conf_dir: Path | None = None) -> Loaded:
     `conf_dir` is a further folder of groups, searched before the shipped one.
     Raises ConfigError with one line that names the key, what it got and what there is.
     """
-    shipped = shipped_conf_dir()
-    folders = [conf_dir.resolve(), shipped] if conf_dir else [shipped]
+    folders = search_folders(conf_dir)
+    parsed = parse(overrides)
+    for override in parsed:
+        if key_of(override).split(".")[0] in SWEEP_KEYS:
+            raise ConfigError(f"{key_of(override)}: belongs to a sweep; give -m too")
+        check_override(override, folders, chosen_options(parsed, folders))
+    root = to_typed(compose_root([with_prefix(override) for override in parsed], conf_dir))
+    return Loaded(experiment=experiment_of(root), named_groups=named_groups(parsed, folders))
+
+
+def search_folders(conf_dir: Path | None) -> list[Path]:
+    """The folders of config groups, searched in this order; raises ConfigError when `conf_dir` is none."""
     if conf_dir and not conf_dir.is_dir():
         raise ConfigError(f"--conf-dir: {conf_dir} is not a folder; name one that holds groups such as hardware/")
-    parsed = _parse(overrides)
-    for override in parsed:
-        _check_override(override, folders, _chosen(parsed, folders))
-    experiment = _to_typed(_compose([_with_prefix(override) for override in parsed], conf_dir))
-    if not experiment.name.strip():
+    return [*([conf_dir.resolve()] if conf_dir else []), shipped_conf_dir()]
+
+
+def experiment_of(root: Root) -> Experiment:
+    """The experiment without what only a sweep reads."""
+    if not root.name.strip():
         raise ConfigError("name: is empty; a run is found by it, give name=WORD")
-    return Loaded(experiment=experiment, named_groups=_named_groups(parsed, folders))
+    return Experiment(**{field.name: getattr(root, field.name) for field in dataclasses.fields(Experiment)})
 
 
 # --------------------------------------------------------------------------- checking what was typed
 
 
-def _parse(overrides: Sequence[str]) -> list[Override]:
+def parse(overrides: Sequence[str]) -> list[Override]:
+    """Overrides as Hydra reads them; raises ConfigError naming the one that can't be."""
     parser = OverridesParser.create()
     parsed = []
     for text in overrides:
@@ -73,15 +88,18 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def _key(override: Override) -> str:
+def key_of(override: Override) -> str:
+    """The group or dotted key that an override sets."""
     return str(override.get_key_element()).lstrip("+~").split("@")[0]
 
 
-def _check_override(override: Override, folders: Sequence[Path], chosen: Mapping[str, str]) -> None:
-    key = _key(override)
+def check_override(override: Override, folders: Sequence[Path], chosen: Mapping[str, str]) -> None:
+    """Raises ConfigError for a key or an option there isn't; `chosen` says in which file the key would stand."""
+    key = key_of(override)
     if override.is_sweep_override():
         raise ConfigError(
-            f"{key}: {override.input_line!r} names several values, a sweep; give one, or quote it as '{key}=\"…\"'"
+            f"{key}: {override.input_line!r} names several values, a sweep; give -m for all of them, give one, "
+            f"or quote it as '{key}=\"…\"'"
         )
     if key.startswith("hydra.") or key == "hydra":
         return
@@ -102,7 +120,7 @@ def _check_option(group: str, value: object, folders: Sequence[Path]) -> None:
 
 
 def _check_key(key: str, folders: Sequence[Path], chosen: Mapping[str, str]) -> None:
-    kind: object = Experiment
+    kind: object = Root
     walked: list[str] = []
     for part in key.split("."):
         fields = _fields(kind)
@@ -123,21 +141,21 @@ def _where(walked: Sequence[str], chosen: Mapping[str, str]) -> str:
     return f"conf/{walked[0]}/{chosen[walked[0]]}.yaml"
 
 
-def _chosen(parsed: Sequence[Override], folders: Sequence[Path]) -> dict[str, str]:
+def chosen_options(parsed: Sequence[Override], folders: Sequence[Path]) -> dict[str, str]:
     """The option of each group: from an override, else from the experiment, else the default."""
     root = yaml.safe_load((shipped_conf_dir() / "config.yaml").read_text(encoding="utf-8"))
     chosen = dict(_entries(root))
-    typed = {_key(override): str(override.value()) for override in parsed if not override.is_sweep_override()}
+    typed = {key_of(override): str(override.value()) for override in parsed if not override.is_sweep_override()}
     if typed.get("experiment") in options("experiment", folders):
         chosen |= dict(_experiment_choices(typed["experiment"], folders))
     return chosen | {key: value for key, value in typed.items() if key in groups(folders)}
 
 
-def _with_prefix(override: Override) -> str:
+def with_prefix(override: Override) -> str:
     """The override as typed, with Hydra's `++` where it adds to a free-form mapping such as cluster.sbatch."""
     text = str(override.input_line)
-    kind: object = Experiment
-    for part in _key(override).split("."):
+    kind: object = Root
+    for part in key_of(override).split("."):
         fields = _fields(kind) or {}
         kind = fields.get(part)
         if typing.get_origin(kind) is dict:
@@ -159,31 +177,32 @@ def _near(got: str, there: Sequence[str]) -> str:
 # --------------------------------------------------------------------------- composing
 
 
-def _compose(overrides: Sequence[str], conf_dir: Path | None) -> DictConfig:
-    ConfigStore.instance().store(name="schema", node=Experiment)
+def compose_root(overrides: Sequence[str], conf_dir: Path | None) -> DictConfig:
+    """The whole configuration as Hydra composes it; raises ConfigError."""
+    ConfigStore.instance().store(name="schema", node=Root)
     search = [f"hydra.searchpath=[file://{conf_dir.resolve()}]"] if conf_dir else []
     try:
         with initialize_config_dir(str(shipped_conf_dir()), version_base="1.3", job_name="himori"):
             return compose("config", overrides=[*search, *overrides])
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_one_line(error)) from error
+        raise ConfigError(one_line(error)) from error
 
 
-def _to_typed(config: DictConfig) -> Experiment:
-    """The Experiment of a composed configuration; a mandatory value nobody gave is named."""
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise ConfigError(f"{missing[0]}: has no value; give one with {missing[0]}=…")
+def to_typed(config: DictConfig) -> Root:
+    """The typed form of a composed configuration; a mandatory value nobody gave is named."""
     try:
-        experiment = OmegaConf.to_object(config)
+        root = OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
-        raise ConfigError(_one_line(error)) from error
-    if not isinstance(experiment, Experiment):
+        missing = sorted(OmegaConf.missing_keys(config))  # slower than the rest: only looked for when there is one
+        if missing:
+            raise ConfigError(f"{missing[0]}: has no value; give one with {missing[0]}=…") from error
+        raise ConfigError(one_line(error)) from error
+    if not isinstance(root, Root):
         raise ConfigError("the composed configuration is not an Experiment: config.yaml must list `schema` first")
-    return experiment
+    return root
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """Hydra's and OmegaConf's several lines as one, without their internals."""
     said = str(error)
     if said.startswith("Error merging override") and error.__cause__:
@@ -198,7 +217,7 @@ def _one_line(error: Exception) -> str:
 
 def _allowed(key: str) -> str:
     """The keys beside a wrong one."""
-    kind: object = Experiment
+    kind: object = Root
     for part in key.split("."):
         fields = _fields(kind)
         if fields is None:
@@ -209,10 +228,11 @@ def _allowed(key: str) -> str:
     return ""
 
 
-def _named_groups(parsed: Sequence[Override], folders: Sequence[Path]) -> frozenset[str]:
-    named = {_key(override) for override in parsed}
+def named_groups(parsed: Sequence[Override], folders: Sequence[Path]) -> frozenset[str]:
+    """Groups whose option somebody chose, by an override or in the experiment's file."""
+    named = {key_of(override) for override in parsed}
     for override in parsed:
-        if _key(override) == "experiment" and override.value() is not None:
+        if key_of(override) == "experiment" and override.value() is not None:
             named |= {group for group, _ in _experiment_choices(str(override.value()), folders)}
     return frozenset(named & set(groups(folders)))
 

@@ -3,6 +3,7 @@
 HimoriError (1)
 ├── UserError (2)          what the user typed or configured can't be done
 │   ├── ConfigError        an override or a config file
+│   ├── DataError          text, tokens or weights that can't be read or trained on
 │   └── RunNotFound        no such run directory
 ├── ClusterError (3)       the scheduler refused or didn't answer
 ├── TrackingError (3)      the tracking store can't be reached or won't take the run
@@ -27,6 +28,10 @@ class UserError(HimoriError):
 
 class ConfigError(UserError):
     """An override or a config file is wrong."""
+
+
+class DataError(UserError):
+    """Text, tokens or weights can't be used; the message names the file and where in it."""
 
 
 class RunNotFound(UserError):

@@ -52,7 +52,7 @@ def value_dim(model: ModelSpec) -> int:
 
 def is_gated(model: ModelSpec) -> bool:
     """Whether the MLP has a gate beside its up-projection."""
-    return model.activation is Activation.swiglu
+    return model.activation in {Activation.swiglu, Activation.clamped_swiglu}
 
 
 def fc1_widths(model: ModelSpec) -> int:

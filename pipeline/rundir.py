@@ -6,27 +6,34 @@ it. Every JSON file carries the schema version; another version is refused by na
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import json
 import os
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import cattrs
 import yaml
 
 from pipeline.errors import RunDirError, RunNotFound, UserError
 from pipeline.types import End, Experiment, Handle, Plan, Submission
 
+if TYPE_CHECKING:
+    import cattrs
+
 SCHEMA_VERSION = 1
 
 T = TypeVar("T")
 
-_converter = cattrs.Converter(forbid_extra_keys=True)
+# libyaml's, several times as fast, where PyYAML was built with it.
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._-]+-[0-9a-f]{6}")
 
 
@@ -67,6 +74,11 @@ class AttemptDir:
         return self.path / "journal"
 
     @property
+    def telemetry_dir(self) -> Path:
+        """One journal a node of what its hardware did."""
+        return self.path / "telemetry"
+
+    @property
     def logs_dir(self) -> Path:
         """One log a node, the launcher's own files beside it."""
         return self.path / "logs"
@@ -76,9 +88,22 @@ class AttemptDir:
         """One binding certificate a node."""
         return self.path / "binding"
 
+    @property
+    def profile_dir(self) -> Path:
+        """What was measured of some steps, one file a rank."""
+        return self.path / "profile"
+
+    def stacks(self, rank: int) -> Path:
+        """Where a rank's worker writes the stacks of its threads when it is asked to."""
+        return self.path / "stacks" / f"rank-{rank}.txt"
+
     def journal(self, node: str) -> Path:
         """Journal of one node."""
         return self.journal_dir / f"{node}.jsonl"
+
+    def telemetry(self, node: str) -> Path:
+        """What the hardware of one node did, sampled beside the workers."""
+        return self.telemetry_dir / f"{node}.jsonl"
 
     def log(self, node: str) -> Path:
         """What the ranks of one node printed, each line with its rank."""
@@ -94,11 +119,11 @@ class AttemptDir:
 
     def read_handle(self) -> Handle | None:
         """The handle, or None before submission was complete."""
-        return _read_optional(self.handle_file, Handle)
+        return read_optional(self.handle_file, Handle)
 
     def read_end(self) -> End | None:
         """The end, or None while it is not known."""
-        return _read_optional(self.end_file, End)
+        return read_optional(self.end_file, End)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +163,16 @@ class RunDir:
         return self.path / "provenance.json"
 
     @property
+    def point_file(self) -> Path:
+        """Which point of which sweep the run is; absent for a run of its own."""
+        return self.path / "point.json"
+
+    @property
+    def record_file(self) -> Path:
+        """What came of the run; made again from the other files when it is stale."""
+        return self.path / "record.json"
+
+    @property
     def sync_file(self) -> Path:
         """How far tracking has come; owned by `pipeline.tracking`."""
         return self.path / "sync.json"
@@ -160,6 +195,14 @@ class RunDir:
     def read_experiment(self) -> Experiment:
         """The resolved configuration, typed."""
         return read_yaml(self.config_file, Experiment)
+
+    def read_resumed_experiment(self) -> Experiment:
+        """The configuration with the steps that the run was resumed with, where that was done."""
+        experiment = self.read_experiment()
+        steps = self.read_submission().steps if self.submission_file.exists() else None
+        if steps is None:
+            return experiment
+        return replace(experiment, recipe=replace(experiment.recipe, steps=steps))
 
     def read_plan(self) -> Plan:
         """The plan."""
@@ -235,35 +278,61 @@ def _some(runs: list[RunDir]) -> str:
 # --------------------------------------------------------------------------- whole files
 
 
+@cache
+def _converter() -> cattrs.Converter:
+    import cattrs  # only where something is read or written: plan has to answer at once
+
+    return cattrs.Converter(forbid_extra_keys=True)
+
+
 def to_jsonable(value: Any) -> Any:
     """A dataclass as plain lists, dicts, strings and numbers (enums by value)."""
-    return _converter.unstructure(value)
+    return _converter().unstructure(value)
 
 
 def from_jsonable(data: Any, kind: type[T]) -> T:
     """The inverse of `to_jsonable`; unknown and missing keys raise cattrs' errors."""
-    return _converter.structure(data, kind)
+    return _converter().structure(data, kind)
 
 
-def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Writes a whole file under a temporary name, makes it durable, then renames it into place."""
+def write_text(path: Path, text: str, *, mode: int = 0o644, durable: bool = True) -> None:
+    """Writes a whole file under a temporary name, makes it durable, then renames it into place.
+
+    Not `durable`: whoever writes thousands makes them so at once, with `make_durable`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
+def make_durable(folder: Path) -> None:
+    """Returns once all that was written to the file system of `folder` would survive a crash of this machine."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+            raise OSError(ctypes.get_errno(), f"syncfs {folder}")
+    finally:
+        os.close(descriptor)
+
+
+def json_text(value: Any) -> str:
+    """A dataclass (or plain data) with the schema version, as files hold it."""
+    return json.dumps({"schema": SCHEMA_VERSION, "data": to_jsonable(value)}, indent=1) + "\n"
+
+
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Writes a dataclass (or plain data) with the schema version."""
-    write_text(path, json.dumps({"schema": SCHEMA_VERSION, "data": to_jsonable(value)}, indent=1) + "\n")
+    write_text(path, json_text(value), durable=durable)
 
 
 def read_json(path: Path, kind: type[T]) -> T:
@@ -271,21 +340,27 @@ def read_json(path: Path, kind: type[T]) -> T:
     return _structure(path, _parse(path, json.loads), kind)
 
 
+def yaml_text(value: Any) -> str:
+    """A dataclass as YAML with the schema version first."""
+    document = {"schema": SCHEMA_VERSION, **to_jsonable(value)}
+    return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
 def write_yaml(path: Path, value: Any) -> None:
     """Writes a dataclass as YAML with the schema version first."""
-    document = {"schema": SCHEMA_VERSION, **to_jsonable(value)}
-    write_text(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True))
+    write_text(path, yaml_text(value))
 
 
 def read_yaml(path: Path, kind: type[T]) -> T:
     """Reads what `write_yaml` wrote; raises RunDirError naming the file when it can't."""
-    document = _parse(path, yaml.safe_load)
+    document = _parse(path, lambda text: yaml.load(text, _Loader))
     if not isinstance(document, dict):
         raise RunDirError(f"{path}: not a mapping")
     return _structure(path, {"schema": document.pop("schema", None), "data": document}, kind)
 
 
-def _read_optional(path: Path, kind: type[T]) -> T | None:
+def read_optional(path: Path, kind: type[T]) -> T | None:
+    """Reads what `write_json` wrote, or None where there is no such file."""
     try:
         return read_json(path, kind)
     except FileNotFoundError:
@@ -306,5 +381,7 @@ def _structure(path: Path, document: Any, kind: type[T]) -> T:
     try:
         return from_jsonable(document["data"], kind)
     except Exception as error:
+        import cattrs
+
         detail = "; ".join(cattrs.transform_error(error))
         raise RunDirError(f"{path}: does not hold a {kind.__name__}: {detail}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.cli import Site
-from support.cluster import DevCluster, running_cluster
+from support.cluster import DevCluster, cluster_with_looks, running_cluster
 
 SLURM_TESTS = Path(__file__).resolve().parent / "slurm"
 
@@ -41,6 +41,22 @@ def slurm_site(cluster: DevCluster) -> Iterator[Site]:
     root = Path(tempfile.mkdtemp(dir=cluster.state / "jobs"))
     environment = {"SLURM_CONF": cluster.env["SLURM_CONF"]}
     site = Site(name="slurm", run_root=root / "runs", overrides=("cluster=dev",), environment=environment)
+    yield site
+    site.end_everything()
+
+
+@pytest.fixture(scope="session")
+def look_cluster() -> Iterator[DevCluster]:
+    """A second cluster, whose nodes look like GPU servers."""
+    yield from cluster_with_looks()
+
+
+@pytest.fixture(scope="session")
+def look_site(look_cluster: DevCluster) -> Iterator[Site]:
+    """The nodes with looks through Slurm."""
+    root = Path(tempfile.mkdtemp(dir=look_cluster.state / "jobs"))
+    environment = {"SLURM_CONF": look_cluster.env["SLURM_CONF"]}
+    site = Site(name="looks", run_root=root / "runs", overrides=("cluster=slurm",), environment=environment)
     yield site
     site.end_everything()
 

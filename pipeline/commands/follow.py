@@ -24,7 +24,14 @@ STATUS_EVERY_S = 2.0
 PLAIN_EVERY_S = 5.0
 """How often a line is printed where there is no terminal to redraw."""
 
-EXIT_CODES = {RunState.finished: 0, RunState.failed: 5, RunState.timeout: 5, RunState.unknown: 5, RunState.cancelled: 6}
+EXIT_CODES = {
+    RunState.finished: 0,
+    RunState.failed: 5,
+    RunState.timeout: 5,
+    RunState.preempted: 5,
+    RunState.unknown: 5,
+    RunState.cancelled: 6,
+}
 
 
 def follow(run: RunDir, steps: int) -> int:

@@ -4,86 +4,82 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 from rich.console import Console
 from rich.table import Table
 
+from pipeline.commands.node_sources import certified_bindings, read_texts, this_node
 from pipeline.errors import UserError
-from pipeline.hardware.hwloc_xml import parse_hwloc
-from pipeline.hardware.nccl_xml import parse_nccl_topology
-from pipeline.hardware.recording import from_document, to_document
-from pipeline.hardware.snapshot import read_snapshot
-from pipeline.hardware.table_snapshot import snapshot_of_topo
-from pipeline.hardware.tables import parse_topo
+from pipeline.hardware.node_texts import snapshot_of_texts
+from pipeline.hardware.recording import anonymous, to_document
 from pipeline.hardware.topology import Gpu, Nic, NodeSnapshot, NumaNode, format_ids
-from pipeline.hardware.visibility import visible_gpus
 from pipeline.placement.binding import Binding, bind
-from pipeline.placement.environment import allowed_before_binding
 from pipeline.placement.policy import BindingPolicy, CpuPolicy, LocalRank
 from pipeline.rundir import write_text
 
+_MIB = 1 << 20
 _GIB = 1 << 30
+_PICTURES = (".svg", ".png")
+_TERMINAL = Path("-")
 
 
 def probe(arguments: argparse.Namespace) -> int:
     """Prints a node; with --output also saves a recording that holds no names of hosts, serial numbers or addresses."""
-    snapshot = _read(arguments.read) if arguments.read else _this_node()
-    count = arguments.ranks if arguments.ranks is not None else _usual_ranks(snapshot)
-    ranks = [LocalRank(local_rank=rank, rank=rank) for rank in range(count)]
-    bindings = bind(snapshot, ranks, BindingPolicy(cpus=CpuPolicy(arguments.policy))) if ranks else ()
+    if arguments.overrides:
+        from pipeline.commands.probe_cluster import probe_cluster
+
+        return probe_cluster(arguments)
+    _check_picture(arguments.draw)
+    texts = read_texts(arguments.read)
+    snapshot = snapshot_of_texts(texts) if texts else this_node()
+    certified = certified_bindings(texts) if arguments.ranks is None else ()
+    bindings = certified or _bindings(snapshot, arguments)
     if arguments.output:
-        write_text(arguments.output, yaml.safe_dump(to_document(snapshot), sort_keys=False, width=110))
+        write_text(arguments.output, yaml.safe_dump(to_document(anonymous(snapshot)), sort_keys=False, width=110))
     if arguments.json:
         print(
             json.dumps({"snapshot": to_document(snapshot), "bindings": [_as_json(one) for one in bindings]}, indent=1)
         )
-    else:
+    elif arguments.draw is None:
         _print(snapshot, bindings, Console(highlight=False, markup=False))
+    if arguments.draw is not None:
+        _draw(arguments, snapshot, bindings)
     return 0
 
 
-def _this_node() -> NodeSnapshot:
-    snapshot = read_snapshot(allowed=allowed_before_binding(os.environ))
-    found = visible_gpus(snapshot.gpus, os.environ)
-    # Outside a job nobody has taken GPUs away: all of them are there to be used.
-    return replace(snapshot, job_gpus=tuple(gpu.bdf for gpu in snapshot.gpus) if found is None else found)
+def _bindings(snapshot: NodeSnapshot, arguments: argparse.Namespace) -> tuple[Binding, ...]:
+    count = arguments.ranks if arguments.ranks is not None else _usual_ranks(snapshot)
+    ranks = [LocalRank(local_rank=rank, rank=rank) for rank in range(count)]
+    return bind(snapshot, ranks, BindingPolicy(cpus=CpuPolicy(arguments.policy))) if ranks else ()
 
 
-def _read(path: Path) -> NodeSnapshot:
-    """A snapshot from what people have: our recording, `nvidia-smi topo -m`, hwloc's or NCCL's XML."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"--read: {path} can't be read as text ({error}); give a recording or a printed table"
-        ) from error
-    snapshot = _parser_for(text)(text)
-    if snapshot.job_gpus is None:
-        snapshot = replace(snapshot, job_gpus=tuple(gpu.bdf for gpu in snapshot.gpus))
-    return snapshot
+def _check_picture(path: Path | None) -> None:
+    if path not in (None, _TERMINAL) and path.suffix not in _PICTURES:
+        raise UserError(f"--draw: {path} must end in {' or '.join(_PICTURES)}; without a file it draws in the terminal")
 
 
-def _parser_for(text: str) -> Callable[[str], NodeSnapshot]:
-    if text.lstrip().startswith("<"):
-        return parse_nccl_topology if "<system" in text else parse_hwloc
-    if "\nGPU0" in f"\n{text}" or "\tGPU0" in text:
-        return lambda table: snapshot_of_topo(parse_topo(table))
-    return _parse_recording
+def _draw(arguments: argparse.Namespace, snapshot: NodeSnapshot, bindings: Sequence[Binding]) -> None:
+    """The picture; what draws it is imported only now, since it takes its time."""
+    path: Path = arguments.draw
+    if path == _TERMINAL:
+        from pipeline.analysis.node_text import node_panels
 
+        # With --json standard output is for a machine.
+        Console(highlight=False, markup=False, stderr=arguments.json).print(node_panels(snapshot, bindings))
+        return
+    from pipeline.analysis.node_picture import Theme, node_png, node_svg
 
-def _parse_recording(text: str) -> NodeSnapshot:
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"--read: neither a recording nor a table we know: {str(error).splitlines()[0]}") from error
-    if not isinstance(document, dict):
-        raise UserError("--read: neither a recording nor a table we know; `himori probe -o FILE` writes a recording")
-    return from_document(document)
+    theme = Theme(arguments.theme)
+    if path.suffix == ".svg":
+        write_text(path, node_svg(snapshot, bindings, theme=theme))
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(node_png(snapshot, bindings, theme=theme))
+    print(f"drew {path}", file=sys.stderr)
 
 
 def _usual_ranks(snapshot: NodeSnapshot) -> int:
@@ -101,7 +97,7 @@ def _print(snapshot: NodeSnapshot, bindings: Sequence[Binding], console: Console
     if set(snapshot.allowed) != set(snapshot.online):
         console.print(f"allowed here: {format_ids(snapshot.allowed)}")
     _print_rows(console, ("NUMA", "CPUs", "memory", "free", "distances"), [_node_row(node) for node in snapshot.nodes])
-    _print_rows(console, ("GPU", "name", "NUMA"), [_gpu_row(gpu) for gpu in snapshot.gpus])
+    _print_rows(console, ("GPU", "name", "memory", "limit", "NUMA", "here"), [_gpu_row(gpu) for gpu in snapshot.gpus])
     _print_rows(console, ("NIC", "bus", "NUMA", "ports"), [_nic_row(nic) for nic in snapshot.nics])
     _print_rows(
         console, ("rank", "GPU", "NUMA", "CPUs", "memory", "NICs", "flags"), [_binding_row(one) for one in bindings]
@@ -129,7 +125,11 @@ def _node_row(node: NumaNode) -> tuple[str, ...]:
 
 
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
-    return (gpu.bdf, gpu.name or "", str(gpu.numa_node))
+    memory = "" if gpu.memory_bytes is None else f"{gpu.memory_bytes / _MIB:.0f} MiB"
+    limit = "" if gpu.power_limit_watts is None else f"{gpu.power_limit_watts:g} W"
+    reach = {True: "yes", False: "no", None: ""}[gpu.is_reachable]
+    parts = f" in {len(gpu.mig)} MIG parts" if gpu.mig else ""
+    return (gpu.bdf, f"{gpu.name or ''}{parts}", memory, limit, str(gpu.numa_node), reach)
 
 
 def _nic_row(nic: Nic) -> tuple[str, ...]:

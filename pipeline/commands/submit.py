@@ -7,25 +7,28 @@ import json
 import sys
 from pathlib import Path
 
-from launchers.launcher import launcher_for
-from pipeline.calibration_files import shipped_calibration
-from pipeline.commands.follow import follow
+from pipeline.calibration_files import find_calibration
+from pipeline.code_snapshot import keep_code, read_code
 from pipeline.commands.program import name_of, own_name
-from pipeline.commands.request import Request, build_request, load_experiment, trainable, write_run
+from pipeline.commands.request import Request, build_request, check_place, load_experiment, trainable, write_run
 from pipeline.errors import ConfigError, HimoriError, PlanRefused
 from pipeline.planning.estimates import search_layouts
 from pipeline.planning.render_estimates import search_text
 from pipeline.rundir import RunDir, create_run_dir, to_jsonable
 from pipeline.submission import job_script
-from pipeline.types import Handle, LauncherKind
+from pipeline.types import Handle, LauncherKind, Submission
 
 
 def plan(arguments: argparse.Namespace) -> int:
     """Prints the request, or the best layouts for it; changes nothing."""
+    if arguments.multirun:
+        return _of_sweeps("plan", arguments)
     if arguments.search:
         return _search(arguments)
     request = build_request(arguments)
     run_dir = Path(request.experiment.run_root) / "RUN_ID"
+    if arguments.check:
+        return _check(request.submission(run_dir), as_json=arguments.json)
     if arguments.json:
         submission = request.submission(run_dir)
         document = {
@@ -43,18 +46,34 @@ def plan(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check(submission: Submission, *, as_json: bool) -> int:
+    from launchers.slurm_check import check_submission  # plan has to answer at once, and needs none
+
+    if submission.launcher is not LauncherKind.slurm:
+        raise ConfigError("--check: asks a Slurm cluster; give cluster=NAME of one")
+    estimate = check_submission(submission)
+    if as_json:
+        print(json.dumps(to_jsonable(estimate), indent=1))
+    else:
+        print(f"sbatch would take it: {estimate.said}")
+    return 0
+
+
 def _search(arguments: argparse.Namespace) -> int:
-    experiment, calibration = load_experiment(arguments).experiment, shipped_calibration()
-    job, result = search_layouts(experiment, calibration, accept=trainable(experiment))
-    if not result.best:
+    experiment = load_experiment(arguments).experiment
+    calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
+    accept = trainable(experiment)
+    job, result = search_layouts(experiment, calibration, accept=accept)
+    if result.best and not result.accepted:
         print("none of what this version can train fits; these can be planned only", file=sys.stderr)
-        job, result = search_layouts(experiment, calibration)
-    print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result))
+    print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result, accept))
     return 0
 
 
 def submit(arguments: argparse.Namespace) -> int:
     """Hands the request to its launcher and returns at once."""
+    if arguments.multirun:
+        return _of_sweeps("submit", arguments)
     request = build_request(arguments)
     if not request.cluster_named:
         raise ConfigError(
@@ -74,30 +93,34 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
+    if arguments.multirun:
+        return _of_sweeps("run", arguments)
+    from pipeline.commands.follow import follow
+
     request = build_request(arguments)
     started, _ = hand_over(request)
     print(f"run {started.run_id} in {started.path}", flush=True)
     return follow(started, request.experiment.recipe.steps)
 
 
-def _check_place(request: Request) -> None:
-    """What only matters where the run is to go, not where it is planned."""
-    experiment, layout = request.experiment, request.plan.layout
-    if experiment.cluster.launcher is not LauncherKind.local:
-        return
-    if layout.nodes > 1:
-        raise ConfigError(f"nodes: {layout.nodes} can't run on this machine; give cluster=NAME of a Slurm cluster")
-    if experiment.data.path is not None and not Path(experiment.data.path).exists():
-        raise ConfigError(f"data.path: {experiment.data.path} does not exist; give a text file or a folder of them")
+def _of_sweeps(verb: str, arguments: argparse.Namespace) -> int:
+    """The same verb for a sweep, with the launchers it needs: one plan has to answer at once."""
+    from pipeline.commands import sweeps
+
+    of_sweeps = {"plan": sweeps.plan, "submit": sweeps.submit, "run": sweeps.run}
+    return of_sweeps[verb](arguments)
 
 
 def hand_over(request: Request) -> tuple[RunDir, Handle]:
     """Writes a run and submits it; raises PlanRefused, ConfigError or ClusterError."""
+    from launchers.launcher import launcher_for  # plan has to answer at once, and needs none
+
     why_not = request.why_untrainable()
     if why_not:  # every rank would refuse it too, but only once the job has its nodes
         raise PlanRefused(why_not)
-    _check_place(request)
+    check_place(request)
     run = create_run_dir(Path(request.experiment.run_root), request.experiment.name)
+    keep_code(read_code(), Path(request.experiment.run_root))
     submission = write_run(request, run)
     try:
         return run, launcher_for(submission.launcher).submit(run, submission)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import shlex
-import statistics
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from launchers.status import RunStatus, journal_events
+from launchers.attempts import journal_events
+from launchers.status import RunStatus
 from pipeline.commands.program import name_of, own_name
-from pipeline.planning.outcome import outcome_text, outcomes
+from pipeline.planning.outcome import outcome_text
 from pipeline.rundir import RunDir
 from pipeline.tracking.cursor import read_cursor
 from pipeline.tracking.journal import Event
+from pipeline.tracking.records import current_record
 from pipeline.tracking.store import store_of
-
-WARM_UP_STEPS = 3
-"""The first steps compile and allocate; they say nothing about the rest."""
 
 Row = tuple[str, str]
 
@@ -35,7 +33,7 @@ def _rows(run: RunDir, status: RunStatus) -> Iterator[Row]:
     yield "run", run.run_id
     yield "state", f"{status.state.value}: {status.message}"
     yield from _loss_rows(events)
-    yield from _outcome_rows(run, events)
+    yield from _outcome_rows(run)
     if status.end and status.end.first:
         yield from (("last lines", line) for line in status.end.first.tail[-5:])
     yield from _binding_rows(events)
@@ -56,11 +54,12 @@ def _loss_rows(events: Sequence[Event]) -> Iterator[Row]:
         yield "loss", f"{first:.4f} at step {first_step}, {last:.4f} at step {last_step}"
 
 
-def _outcome_rows(run: RunDir, events: Sequence[Event]) -> Iterator[Row]:
+def _outcome_rows(run: RunDir) -> Iterator[Row]:
     """Planned against measured, where the plan had an estimate and there are steady steps."""
-    steady = [seconds for _, seconds in _curve(events, "throughput/step_time_s")[WARM_UP_STEPS:]]
-    step_s = statistics.median(steady) if steady else None
-    yield from (("plan", outcome_text(one)) for one in outcomes(run.read_plan(), step_s=step_s))
+    record = current_record(run)
+    yield from (("plan", outcome_text(one)) for one in record.outcomes)
+    if record.outcomes and record.measured.steady_steps:
+        yield "rests on", f"{record.measured.steady_steps} steady steps; calibration {record.calibration}"
 
 
 def _binding_rows(events: Sequence[Event]) -> Iterator[Row]:
@@ -71,6 +70,8 @@ def _binding_rows(events: Sequence[Event]) -> Iterator[Row]:
             words = ", ".join(map(str, flags)) if isinstance(flags, list) else ""
             wrong = f"; NOT AS PLANNED: ranks {', '.join(map(str, red))}" if isinstance(red, list) and red else ""
             yield "binding", f"{event.node}: {words}{wrong}"
+            drift = event.data.get("drift")
+            yield from (("profile", f"{event.node}: {one}") for one in (drift if isinstance(drift, list) else ()))
 
 
 def _mlflow_rows(run: RunDir) -> Iterator[Row]:

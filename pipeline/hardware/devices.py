@@ -43,6 +43,7 @@ def _read_gpu(tree: Tree, bdf: str) -> Gpu:
         uuid=driver.get("GPU UUID"),
         name=driver.get("Model"),
         minor=int(minor) if minor.isdigit() else None,
+        pci_device_id=(tree.text(f"{_PCI}/{bdf}/device") or "").removeprefix("0x") or None,
         numa_node=_numa_node(tree, f"{_PCI}/{bdf}"),
         local_cpus=tree.ids(f"{_PCI}/{bdf}/local_cpulist"),
         pci_path=_pci_path(tree, f"{_PCI}/{bdf}"),

@@ -60,6 +60,7 @@ def parse_nccl_topology(text: str) -> NodeSnapshot:
         allowed=cpus,
         mems=tuple(node.id for node in nodes),
         job_gpus=tuple(gpu.bdf for gpu in gpus),
+        untold=("cpus",),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import cattrs
@@ -28,6 +29,15 @@ def to_document(snapshot: NodeSnapshot) -> dict[str, Any]:
     if snapshot.links:
         document["links"] = format_links(snapshot.links)
     return document
+
+
+def anonymous(snapshot: NodeSnapshot) -> NodeSnapshot:
+    """The snapshot without what tells one GPU of the world from another, for files that people pass on."""
+    gpus = (
+        replace(gpu, uuid=None, mig=tuple(replace(instance, uuid=None) for instance in gpu.mig))
+        for gpu in snapshot.gpus
+    )
+    return replace(snapshot, gpus=tuple(gpus))
 
 
 def from_document(document: Mapping[str, Any]) -> NodeSnapshot:

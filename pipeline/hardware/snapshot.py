@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipeline.hardware.cpuset import allowance_of_cgroup, allowance_of_status
 from pipeline.hardware.devices import read_gpus, read_nics
+from pipeline.hardware.nvml import NvmlReading, with_nvml
 from pipeline.hardware.topology import Gpu, Ids, NodeSnapshot, NumaNode, TaskMask, normalize_bdf
 from pipeline.hardware.tree import Tree
 
@@ -21,18 +22,20 @@ def read_snapshot(
     allowed: Ids | None = None,
     tasks: Sequence[TaskMask] = (),
     job_gpus: Sequence[str] | None = None,
+    nvml: NvmlReading | None = None,
 ) -> NodeSnapshot:
     """The node as the kernel shows it below `root`.
 
     `allowed` replaces this process' own affinity (a bound process knows what it was allowed before); the cpuset
     limits it all the same. `job_gpus` names this job's GPUs by bus id or UUID; None: could not be learnt.
+    `nvml` is what the driver of that machine tells; None: it wasn't asked.
     Raises TopologyError when files contradict each other or a named GPU isn't here.
     """
     tree = Tree(root)
     status, cgroup = allowance_of_status(tree), allowance_of_cgroup(tree)
     online = tree.ids(f"{_CPU}/online") or status.cpus or ()
     nodes = _read_nodes(tree, online)
-    gpus = read_gpus(tree)
+    gpus = read_gpus(tree) if nvml is None else with_nvml(read_gpus(tree), nvml)
     return NodeSnapshot(
         nodes=nodes,
         cores=_groups(online, (tree.ids(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") for cpu in online)),
@@ -44,6 +47,7 @@ def read_snapshot(
         mems=_limited(tuple(node.id for node in nodes), cgroup.mems, status.mems),
         tasks=tuple(tasks),
         job_gpus=_job_gpus(gpus, job_gpus),
+        driver=(nvml.driver if nvml else None) or tree.text("sys/module/nvidia/version"),
     )
 
 

@@ -23,6 +23,19 @@ def snapshot_of_topo(table: TopoTable, cpus: CpuTable | None = None) -> NodeSnap
     )
 
 
+def snapshot_of_cpus(cpus: CpuTable) -> NodeSnapshot:
+    """The node as `lscpu` and `numactl` show it: nothing is known of GPUs and NICs, all CPUs count as allowed."""
+    return NodeSnapshot(
+        nodes=cpus.nodes,
+        cores=cpus.cores,
+        packages=cpus.packages,
+        allowed=tuple(sorted(cpu for core in cpus.cores for cpu in core)),
+        mems=tuple(node.id for node in cpus.nodes if node.memory_total_bytes != 0),
+        job_gpus=(),
+        untold=("gpus", "nics"),
+    )
+
+
 def _snapshot(table: TopoTable, cpus: CpuTable, *, is_whole: bool) -> NodeSnapshot:
     near = {cpu for gpu in table.gpus for cpu in gpu.cpus}
     homes = {_home_id(gpu) for gpu in table.gpus}
@@ -37,6 +50,8 @@ def _snapshot(table: TopoTable, cpus: CpuTable, *, is_whole: bool) -> NodeSnapsh
         mems=tuple(node.id for node in cpus.nodes if node.cpus),
         job_gpus=tuple(gpu.name for gpu in table.gpus),
         links=table.links,
+        # It lists Mellanox' only: none of them is not none at all.
+        untold=(*(() if table.nics else ("nics",)), *(() if is_whole else ("cpus",))),
     )
 
 

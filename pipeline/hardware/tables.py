@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from pipeline.hardware.topology import Distance, Ids, Link, TopologyError, parse_ids
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_ANSI = re.compile(r"\x1b?\[[0-9;]*m")
+"""The escape itself is often lost where people paste."""
 _CELL = re.compile(r"X|NV\d+|NODE|PIX|PXB|PHB|SYS")
 _CELLS = re.compile(rf"(?:{_CELL.pattern})+")
 _NUMBERED = re.compile(r"(?:GPU|NIC)\d+")

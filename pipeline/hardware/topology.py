@@ -62,8 +62,19 @@ class NumaNode:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MigInstance:
+    """One part of a GPU that was cut into several (MIG)."""
+
+    uuid: str | None
+    """`MIG-…`; None: left out of a recording."""
+    gpu_instance: int
+    compute_instance: int
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One GPU by its place on the PCI bus."""
+    """One GPU by its place on the PCI bus; what only its driver tells is None without it."""
 
     bdf: str
     """PCI bus id (`0000:17:00.0`); a source that has none gives its own name (`GPU0`)."""
@@ -71,6 +82,17 @@ class Gpu:
     name: str | None = None
     minor: int | None = None
     """N of /dev/nvidiaN."""
+    pci_device_id: str | None = None
+    """Hexadecimal; tells apart what is named alike."""
+    compute_capability: int | None = None
+    """Ten times CUDA's number."""
+    memory_bytes: int | None = None
+    """What nvidia-smi shows as the total."""
+    power_limit_watts: float | None = None
+    """The limit in force."""
+    mig: tuple[MigInstance, ...] = ()
+    is_reachable: bool | None = None
+    """Whether the driver shows it to this process; None: it wasn't asked."""
     numa_node: int = -1
     """As sysfs has it; -1: not known."""
     local_cpus: Ids | None = None
@@ -154,6 +176,10 @@ class NodeSnapshot:
     job_gpus: tuple[str, ...] | None = None
     """Bus ids of this job's GPUs; None: could not be learnt."""
     links: tuple[Link, ...] = ()
+    driver: str | None = None
+    """Version of the GPU driver; None: none, or not known."""
+    untold: tuple[str, ...] = ()
+    """What the source can't tell though it may look as if it did: `gpus`, `nics`, `cpus` (all of them, and cores)."""
 
     def __post_init__(self) -> None:
         """Refuses what no machine can be."""

@@ -42,12 +42,14 @@ class _Context:
         return self.near_gpus(nic) or [gpu.bdf for gpu in self.snapshot.gpus]
 
 
+_FOREIGN = "neither InfiniBand nor RoCE"
+
 _Rule = Callable[[_Context, Sequence[Nic]], Mapping[str, str]]
 """From the NICs still in question to the names of those that fall out, each with its reason."""
 
 
 def classify_nics(snapshot: NodeSnapshot, *, excluded: Collection[str] = ()) -> NicClasses:
-    """Sorts out which NICs are for training; `excluded` names some that are not, whatever they look like."""
+    """Sorts out which NICs are for training; `excluded` names some that are not, by RDMA name or bus id."""
     context = _Context(snapshot, excluded, _distances(snapshot))
     left = sorted(snapshot.nics, key=nic_order)
     dropped: list[ExcludedNic] = []
@@ -56,6 +58,21 @@ def classify_nics(snapshot: NodeSnapshot, *, excluded: Collection[str] = ()) -> 
         dropped.extend(ExcludedNic(name=name, why=why) for name, why in reasons.items())
         left = [nic for nic in left if nic.name not in reasons]
     return NicClasses(compute=tuple(left), excluded=tuple(dropped))
+
+
+def fabric_nics(snapshot: NodeSnapshot, *, excluded: Collection[str] = ()) -> tuple[Nic, ...]:
+    """The adapters between nodes: those for training, or where a cloud's own plugin chooses among its own, those."""
+    classes = classify_nics(snapshot, excluded=excluded)
+    if classes.compute:
+        return classes.compute
+    plugins = {one.name for one in classes.excluded if one.why == _FOREIGN}
+    return tuple(nic for nic in sorted(snapshot.nics, key=nic_order) if nic.name in plugins)
+
+
+def active_rate(nic: Nic) -> float | None:
+    """Gb/s of the fastest active port; None where that is not known."""
+    rates = [port.rate_gbps for port in nic.ports or () if port.active and port.rate_gbps is not None]
+    return max(rates, default=None)
 
 
 def nic_order(nic: Nic) -> tuple[object, ...]:
@@ -68,7 +85,7 @@ def _distances(snapshot: NodeSnapshot) -> dict[tuple[str, str], Distance]:
 
 
 def _named(context: _Context, nics: Sequence[Nic]) -> dict[str, str]:
-    return {nic.name: "excluded by name" for nic in nics if nic.name in context.excluded}
+    return {nic.name: "excluded by name" for nic in nics if {nic.name, nic.bdf} & set(context.excluded)}
 
 
 def _down(_: _Context, nics: Sequence[Nic]) -> dict[str, str]:
@@ -81,7 +98,7 @@ def _down(_: _Context, nics: Sequence[Nic]) -> dict[str, str]:
 
 def _foreign(_: _Context, nics: Sequence[Nic]) -> dict[str, str]:
     """EFA and the like: their own plugin chooses."""
-    return {nic.name: "neither InfiniBand nor RoCE" for nic in nics if _layer(nic) is LinkLayer.unspecified}
+    return {nic.name: _FOREIGN for nic in nics if _layer(nic) is LinkLayer.unspecified}
 
 
 def _far(context: _Context, nics: Sequence[Nic]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from pipeline.planning.job import Job
+from pipeline.planning.job import Accept, Job, accept_all
 from pipeline.planning.memory import estimate_memory
 from pipeline.planning.rules import is_legal
 from pipeline.planning.throughput import estimate_throughput
@@ -34,46 +34,49 @@ class _Step:
     numerics: bool = False
 
 
-def cheapest_fixes(job: Job) -> tuple[Fix, ...]:
+def cheapest_fixes(job: Job, accept: Accept = accept_all) -> tuple[Fix, ...]:
     """The cheapest fix that leaves numerics alone and, where it comes cheaper, the one that doesn't.
 
-    Empty when nothing here is enough.
+    Each passes only through jobs that `accept` takes, as the training side does with what it can run; where it doesn't
+    even take the job as it is, this is about planning alone and anything goes. Empty when nothing here is enough.
     """
-    exact, free = _cheapest(job, numerics=False), _cheapest(job, numerics=True)
+    if not accept(job):
+        accept = accept_all
+    exact, free = _cheapest(job, accept, numerics=False), _cheapest(job, accept, numerics=True)
     found = [fix for fix in (exact, free) if fix is not None]
     return tuple(found[:1] if len(found) == 2 and found[0].changes == found[1].changes else found)
 
 
-def _cheapest(job: Job, *, numerics: bool) -> Fix | None:
+def _cheapest(job: Job, accept: Accept, *, numerics: bool) -> Fix | None:
     """The first single change that fits, in order of cost; else changes piled up in that order until they do."""
     steps = [step for step in _ORDER if numerics or not step.numerics]
     for step in steps:
-        changed = _legal_step(job, step)
+        changed = _legal_step(job, step, accept)
         if changed is not None and _fits(changed):
             return _fix(job, [step])
     taken: list[_Step] = []
     current = job
     for step in steps:
-        changed = _legal_step(current, step)
+        changed = _legal_step(current, step, accept)
         if changed is None:
             continue
         current, taken = changed, [*taken, step]
         if _fits(current):
-            return _fix(job, _needed(job, taken))
+            return _fix(job, _needed(job, taken, accept))
     return None
 
 
-def _legal_step(job: Job, step: _Step) -> Job | None:
+def _legal_step(job: Job, step: _Step, accept: Accept) -> Job | None:
     changed = step.apply(job)
-    return changed if changed is not None and changed != job and is_legal(changed) else None
+    return changed if changed is not None and changed != job and is_legal(changed) and accept(changed) else None
 
 
-def _needed(job: Job, taken: list[_Step]) -> list[_Step]:
+def _needed(job: Job, taken: list[_Step], accept: Accept) -> list[_Step]:
     """Without each step that the others don't need, the dearest first."""
     for step in reversed(taken[:-1]):
         rest = [one for one in taken if one is not step]
         without = _replayed(job, rest)
-        if without is not None and is_legal(without) and _fits(without):
+        if without is not None and is_legal(without) and accept(without) and _fits(without):
             taken = rest
     return taken
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.errors import PlanRefused
@@ -10,7 +10,7 @@ from pipeline.planning.advice import warnings
 from pipeline.planning.calibration import UNCALIBRATED, Calibration
 from pipeline.planning.changes import Fix, cheapest_fixes
 from pipeline.planning.collectives import network
-from pipeline.planning.job import Job
+from pipeline.planning.job import Accept, Job, accept_all
 from pipeline.planning.layout import Problem, derive_layout, uses_gpus
 from pipeline.planning.memory import estimate_memory
 from pipeline.planning.search import SearchResult, search
@@ -108,7 +108,7 @@ def choose_layout(
     job: Job,
     problems: Sequence[Problem],
     calibration: Calibration,
-    accept: Callable[[Job], bool],
+    accept: Accept,
 ) -> tuple[Job, tuple[Reason, ...]]:
     """The job as it is where it is legal and likely fits, or sizes were asked for; else the fastest that does."""
     if not (free_to_choose(experiment) and _has_speed(job)) or any(one.rule not in _BY_LAYOUT for one in problems):
@@ -116,8 +116,6 @@ def choose_layout(
     if not problems and _expected_to_fit(job):
         return job, ()
     found = search(job, calibration=calibration, only_layout=True, keep=1, limit=_QUICK, accept=accept)
-    if not found.best:  # none that can be trained: the best that can be planned
-        found = search(job, calibration=calibration, only_layout=True, keep=1, limit=_QUICK)
     if not found.best:
         return job, ()
     chosen = found.best[0]
@@ -129,8 +127,8 @@ def choose_layout(
     return chosen.job, (Reason(what="layout", value=sizes, why=why),)
 
 
-def refuse_what_cannot_fit(job: Job, memory: MemoryEstimate | None) -> None:
-    """Raises PlanRefused naming the stage, both sides, and the least change that fits."""
+def refuse_what_cannot_fit(job: Job, memory: MemoryEstimate | None, accept: Accept = accept_all) -> None:
+    """Raises PlanRefused naming the stage, both sides, and the least change that fits and that `accept` takes."""
     if memory is None or memory.fit is not Fit.refused:
         return
     worst = max(memory.stages, key=lambda stage: stage.lower_gib)
@@ -138,14 +136,19 @@ def refuse_what_cannot_fit(job: Job, memory: MemoryEstimate | None) -> None:
     raise PlanRefused(
         f"memory: {where} needs at least {worst.lower_gib:.0f} GiB (weights {worst.weights_gib:.0f}, gradients "
         f"{worst.gradients_gib:.0f}, optimizer {worst.optimizer_gib:.0f}, activations {worst.activations_gib:.0f}), "
-        f"{job.gpu.name} gives {memory.capacity_gib:.0f}; {_advice(cheapest_fixes(job))}"
+        f"{job.gpu.name} gives {memory.capacity_gib:.0f}; {_advice(job, accept)}"
     )
 
 
-def _advice(fixes: tuple[Fix, ...]) -> str:
-    if not fixes:
-        return "no single step or sum of steps here is enough: give more nodes=N or a smaller model"
-    return "least change that fits: " + "; or ".join(map(fix_text, fixes))
+def _advice(job: Job, accept: Accept) -> str:
+    fixes = cheapest_fixes(job, accept)
+    if fixes:
+        return "least change that fits: " + "; or ".join(map(fix_text, fixes))
+    planned = cheapest_fixes(job)
+    if planned:
+        ways = "; or ".join(map(fix_text, planned))
+        return f"nothing that this version can train is enough; what could be planned: {ways}"
+    return "no single step or sum of steps here is enough: give more nodes=N or a smaller model"
 
 
 def fix_text(fix: Fix) -> str:
@@ -161,7 +164,7 @@ def search_layouts(
     calibration: Calibration = UNCALIBRATED,
     *,
     keep: int = 3,
-    accept: Callable[[Job], bool] = lambda _: True,
+    accept: Accept = accept_all,
 ) -> tuple[Job, SearchResult]:
     """The job as asked for and the best layouts for its model, batch, formats and GPUs: `himori plan --search`.
 

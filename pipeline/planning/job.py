@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pipeline.types import (
     DType,
@@ -63,6 +65,15 @@ class Job:
     def vp(self) -> int:
         """Model chunks on each stage."""
         return self.layout.vp
+
+
+Accept: TypeAlias = Callable[[Job], bool]
+"""Whether somebody takes a job, as the training side does with what it can run."""
+
+
+def accept_all(_: Job) -> bool:
+    """Takes every job."""
+    return True
 
 
 # --------------------------------------------------------------------------- bytes of the formats

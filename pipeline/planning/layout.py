@@ -9,7 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.model_math import head_dim
-from pipeline.types import Experiment, Layout, LayoutRequest, ModelSpec, OptimizerSpec, Reason, Recipe
+from pipeline.types import (
+    Cluster,
+    CpuPolicy,
+    Experiment,
+    Layout,
+    LayoutRequest,
+    ModelSpec,
+    OptimizerSpec,
+    Reason,
+    Recipe,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +53,7 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
     nodes, per_node, why_nodes = _nodes(experiment, per_node)
     request, recipe = experiment.layout, experiment.recipe
     ranks = nodes * per_node
-    tp, pp, cp = request.tp or 1, request.pp or 1, request.cp or 1
+    tp, pp, cp, ep = request.tp or 1, request.pp or 1, request.cp or 1, request.ep or 1
     dp = max(1, ranks // (tp * pp * cp))
     micro_batches = max(1, recipe.global_batch // max(1, recipe.micro_batch * dp))
     layout = Layout(
@@ -58,9 +68,10 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
         global_batch=recipe.global_batch,
         num_microbatches=micro_batches,
         vp=request.vp or 1,
-        ep=request.ep or 1,
-        etp=request.etp or 1,
+        ep=ep,
+        etp=request.etp or default_etp(experiment.model, tp=tp, ep=ep),
         chunk_layers=tuple(request.chunk_layers),
+        shard_replicas=request.shard_replicas or 1,
     )
     return layout, (
         Reason(what="ranks_per_node", value=str(per_node), why=why_per_node),
@@ -76,6 +87,11 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
             why=f"global_batch {recipe.global_batch} / (micro_batch {recipe.micro_batch} x dp {dp})",
         ),
     )
+
+
+def default_etp(model: ModelSpec, *, tp: int, ep: int) -> int:
+    """Without expert parallelism experts are split as all else is; with it they stay whole."""
+    return tp if model.moe is not None and ep == 1 else 1
 
 
 def _asked_sizes(request: LayoutRequest) -> Iterator[Reason]:
@@ -115,6 +131,7 @@ def check_request(experiment: Experiment, layout: Layout) -> list[Problem]:
     if problems:  # the arithmetic below divides by these
         return problems
     return [
+        *_check_binding(experiment.cluster),
         *_check_ranks(experiment, layout),
         *check_layout(layout, experiment.model, experiment.recipe),
         *_check_schedule(experiment.optimizer, experiment.recipe),
@@ -150,12 +167,24 @@ def _check_positive(experiment: Experiment) -> Iterator[Problem]:
         "layout.vp": request.vp,
         "layout.ep": request.ep,
         "layout.etp": request.etp,
+        "layout.shard_replicas": request.shard_replicas,
         "nodes": experiment.nodes,
         "ranks": experiment.ranks,
     }
     for key, value in named.items():
         if value is not None and value < 1:
             yield Problem("positive", f"{key}: got {value}; allowed: 1 or more; give {key}=N")
+
+
+def _check_binding(cluster: Cluster) -> Iterator[Problem]:
+    need = cluster.bind_memory_gib_per_rank
+    if need is not None and need <= 0:
+        yield Problem("positive", f"cluster.bind_memory_gib_per_rank: got {need:g}; allowed: above 0")
+    if need is not None and cluster.binding is CpuPolicy.none:
+        yield Problem(
+            "binding",
+            "cluster.bind_memory_gib_per_rank: has no effect with cluster.binding=none; leave one of the two out",
+        )
 
 
 def _check_ranks(experiment: Experiment, layout: Layout) -> Iterator[Problem]:

@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
-from pipeline.planning.calibration import DEFAULT_STACK, Observation, log_ratio
+from pipeline.planning.calibration import DEFAULT_STACK
 from pipeline.planning.estimates import job_of
+from pipeline.planning.fitting import Observation, log_ratio
 from pipeline.planning.steptime import rate_class, step_time
 from pipeline.planning.throughput import SPEED
-from pipeline.types import Experiment, Interval, Plan
-
-_DRIFT_WIDTHS = 2.0
-"""How many half-widths of the interval off means a fault of software or node, not noise (about three sigma)."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """One quantity of a finished run beside its prediction."""
-
-    name: str
-    predicted: Interval
-    measured: float
-    unit: str
-
-    @property
-    def error(self) -> float:
-        """(predicted - measured) / measured."""
-        return self.predicted.p50 / self.measured - 1
-
-    @property
-    def inside(self) -> bool:
-        """Whether the measured value lies in the interval."""
-        return self.predicted.p10 <= self.measured <= self.predicted.p90
-
-    @property
-    def drifted(self) -> bool:
-        """Whether it lies so far off that the run deserves a look before a calibration learns from it."""
-        half = math.log(self.predicted.p90 / self.predicted.p10) / 2
-        return abs(math.log(self.measured / self.predicted.p50)) > _DRIFT_WIDTHS * max(half, 1e-6)
+from pipeline.types import Experiment, Interval, Outcome, Plan
 
 
 def outcomes(plan: Plan, *, step_s: float | None = None, peak_gib: float | None = None) -> tuple[Outcome, ...]:
     """What was measured beside what was planned: median step time, largest peak of allocated memory over ranks."""
-    found = []
+    found: list[Outcome] = []
     if step_s is not None and plan.throughput is not None:
-        found.append(Outcome(name="step time", predicted=plan.throughput.step_s, measured=step_s, unit="s"))
+        rate = plan.tokens_per_step / step_s
+        found += [
+            Outcome(name="step time", predicted=plan.throughput.step_s, measured=step_s, unit="s"),
+            Outcome(name="throughput", predicted=plan.throughput.tokens_per_s, measured=rate, unit="tokens/s"),
+        ]
     if peak_gib is not None and plan.memory is not None:
         worst = max(plan.memory.stages, key=lambda stage: stage.allocated_gib)
         outside = worst.outside_torch_gib

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pipeline.errors import PlanRefused
 from pipeline.model_math import padded_vocab_size, parameters
 from pipeline.planning.calibration import UNCALIBRATED, Calibration
 from pipeline.planning.estimates import choose_layout, estimate, job_of, refuse_what_cannot_fit
-from pipeline.planning.job import Job
+from pipeline.planning.job import Accept, accept_all
 from pipeline.planning.layout import Problem, check_request, derive_layout, uses_gpus
 from pipeline.planning.rules import check_job
 from pipeline.planning.software import check_software
+from pipeline.planning.traps import check_traps
 from pipeline.types import Experiment, Layout, Plan, Reason
 
 
@@ -19,7 +18,7 @@ def make_plan(
     experiment: Experiment,
     calibration: Calibration = UNCALIBRATED,
     *,
-    accept: Callable[[Job], bool] = lambda _: True,
+    accept: Accept = accept_all,
 ) -> Plan:
     """The plan of a request; where a layout has to be chosen, one that `accept` takes is preferred.
 
@@ -31,15 +30,17 @@ def make_plan(
     problems = [
         *check_request(experiment, layout),
         *check_job(job),
+        *check_traps(experiment, layout),
         *check_software(job, experiment.hardware.software),
     ]
     job, why_layout = choose_layout(experiment, job, problems, calibration, accept)
     _refuse([] if why_layout else problems)
     if why_layout:
         layout = job.layout
+        _refuse(check_traps(experiment, layout))
         reasons = (*(reason for reason in reasons if reason.what in {"ranks_per_node", "nodes"}), *why_layout)
     estimates = estimate(experiment, job, calibration)
-    refuse_what_cannot_fit(job, estimates.memory)
+    refuse_what_cannot_fit(job, estimates.memory, accept)
     cpus, why_cpus = _cpus_per_rank(experiment, layout)
     tokens_per_step = layout.global_batch * experiment.recipe.sequence_length
     vocab = padded_vocab_size(experiment.model.vocab_size, layout.tp)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pipeline.planning.render_estimates import cost_rows, headline, memory_rows, speed_rows
-from pipeline.types import CpuPolicy, Experiment, LauncherKind, Layout, Plan, Submission
+from pipeline.types import Cluster, CpuPolicy, Experiment, LauncherKind, Layout, Plan, Submission
 
 
 def plan_text(experiment: Experiment, plan: Plan, submission: Submission, script: str) -> str:
@@ -22,20 +22,26 @@ def plan_text(experiment: Experiment, plan: Plan, submission: Submission, script
 
 
 def _headline(experiment: Experiment, plan: Plan) -> list[tuple[str, str]]:
-    recipe, model = experiment.recipe, experiment.model
+    model = experiment.model
     return [
         ("experiment", plan.experiment),
         ("hardware", _described(experiment.hardware.name, experiment.hardware.description)),
         ("cluster", _described(experiment.cluster.name, experiment.cluster.description)),
         ("model", f"{model.name}, {_count(plan.parameters)} parameters, vocabulary {plan.padded_vocab_size}"),
         ("precision", experiment.precision.name),
-        (
-            "training",
-            f"{recipe.steps} steps x {recipe.global_batch} samples of {recipe.sequence_length} tokens "
-            f"= {_count(plan.total_tokens)} tokens",
-        ),
+        ("training", _training(experiment, plan)),
         ("memory, speed", headline(plan)),
     ]
+
+
+def _training(experiment: Experiment, plan: Plan) -> str:
+    recipe = experiment.recipe
+    if experiment.rehearsal:
+        return "none: a rehearsal, ranks take their places, look at themselves and end"
+    return (
+        f"{recipe.steps} steps x {recipe.global_batch} samples of {recipe.sequence_length} tokens "
+        f"= {_count(plan.total_tokens)} tokens"
+    )
 
 
 def _estimates(plan: Plan) -> Iterator[str]:
@@ -72,13 +78,15 @@ def _resources(experiment: Experiment, plan: Plan, submission: Submission) -> li
     return [
         ("through", where),
         ("nodes", f"{submission.nodes}, {submission.ranks_per_node} ranks each, {gpus}, {cpus}"),
-        ("binding", _binding(experiment.cluster.binding)),
+        ("binding", _binding(experiment.cluster)),
+        *_strictness(experiment),
         ("time limit", f"{submission.time_limit_min} min"),
         ("run directory", submission.run_dir),
     ]
 
 
-def _binding(policy: CpuPolicy) -> str:
+def _binding(cluster: Cluster) -> str:
+    policy, need = cluster.binding, cluster.bind_memory_gib_per_rank
     match policy:
         case CpuPolicy.strict:
             what = "cores and memory of each rank's own NUMA node"
@@ -88,7 +96,14 @@ def _binding(policy: CpuPolicy) -> str:
             what = "as strict, with as many cores for every rank as the poorest has"
         case CpuPolicy.none:
             what = "CPUs and memory are left to the kernel"
-    return f"{policy.value}: {what}"
+    hard = "" if need is None else f"; memory bound hard where its node has {need:g} GiB free for each rank there"
+    return f"{policy.value}: {what}{hard}"
+
+
+def _strictness(experiment: Experiment) -> list[tuple[str, str]]:
+    if not experiment.cluster.strict_profile:
+        return []
+    return [("profile", f"strict: a node that is not what {experiment.hardware.name} expects ends the run")]
 
 
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:

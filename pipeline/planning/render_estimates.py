@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipeline.planning.changes import cheapest_fixes
 from pipeline.planning.estimates import fix_text
-from pipeline.planning.job import Job
+from pipeline.planning.job import Accept, Job, accept_all
 from pipeline.planning.memory import estimate_memory
 from pipeline.planning.search import Candidate, SearchResult
 from pipeline.types import Cost, Fit, Interval, Layout, MemoryEstimate, Plan, Recompute, StageMemory, ThroughputEstimate
@@ -134,7 +134,7 @@ def _hours(hours: float) -> str:
 # --------------------------------------------------------------------------- searches
 
 
-def search_text(asked: Job, result: SearchResult) -> str:
+def search_text(asked: Job, result: SearchResult, accept: Accept = accept_all) -> str:
     """What `plan --search` prints: the best layouts that differ in kind, why, and what became of the one asked for."""
     lines = [
         f"search: {result.tried} layouts, {result.illegal} break a rule, {result.refused} can't fit",
@@ -146,7 +146,7 @@ def search_text(asked: Job, result: SearchResult) -> str:
         lines.append(
             "  1 and 2 lie within each other's error: run both for 30 steps and compare before you commit to either"
         )
-    return "\n".join([*lines, *_asked(asked)]) + "\n"
+    return "\n".join([*lines, *_asked(asked, accept)]) + "\n"
 
 
 def _candidate(index: int, one: Candidate, first: Candidate) -> str:
@@ -194,10 +194,10 @@ def _overrides(job: Job) -> str:
     return " ".join(words)
 
 
-def _asked(job: Job) -> list[str]:
+def _asked(job: Job, accept: Accept) -> list[str]:
     """The layout as it was asked for, and the least change when that can't fit."""
     memory = estimate_memory(job)
     text = f"as asked: {layout_text(job.layout)}: {memory.fit.value}"
     if memory.fit is not Fit.refused:
         return [text]
-    return [text, *(f"  least change that fits: {fix_text(fix)}" for fix in cheapest_fixes(job))]
+    return [text, *(f"  least change that fits: {fix_text(fix)}" for fix in cheapest_fixes(job, accept))]

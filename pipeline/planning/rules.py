@@ -32,6 +32,11 @@ def check_job(job: Job) -> list[Problem]:
     return [problem for rule in _RULES for problem in rule(job)]
 
 
+def least_capability(low: LowPrecision) -> int:
+    """Compute capability from which a format exists, times ten."""
+    return _NEEDS[low][0]
+
+
 def is_legal(job: Job) -> bool:
     """Whether no rule of sizes, of Megatron-Core or of the hardware is broken."""
     layout = job.layout
@@ -91,7 +96,8 @@ def _experts(job: Job) -> Iterator[Problem]:
     if moe is None:
         if layout.ep > 1 or layout.etp > 1:
             yield Problem(
-                "ep", f"layout.ep {layout.ep}, etp {layout.etp}: {job.model.name} has no experts; leave both at 1"
+                "ep" if layout.ep > 1 else "etp",
+                f"layout.ep {layout.ep}, etp {layout.etp}: {job.model.name} has no experts; leave both at 1",
             )
         return
     if moe.num_experts % layout.ep:

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pipeline.rundir import AttemptDir, RunDir
 from pipeline.tracking.journal import CHUNK_BYTES, Event, JournalChunk, read_events
 from pipeline.tracking.points import Curves, Point
+from pipeline.tracking.telemetry.readings import KIND as TELEMETRY
+from pipeline.tracking.telemetry.readings import from_data
+from pipeline.tracking.telemetry.totals import NodeTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,8 @@ class NodeBinding:
     flags: frozenset[str]
     is_red: bool
     """Whether a rank is not where it was put."""
+    drift: tuple[str, ...] = ()
+    """Where it is not what the hardware profile expects."""
 
 
 @dataclass(slots=True)
@@ -34,6 +39,8 @@ class Facts:
     """Names of the nodes that wrote something, by attempt."""
     bindings: dict[int, dict[str, NodeBinding]] = field(default_factory=dict)
     """Certificates by attempt and node."""
+    telemetry: dict[tuple[int, str], NodeTotals] = field(default_factory=dict)
+    """What the hardware did, by attempt and node."""
     damaged_lines: int = 0
 
     def absorb(self, event: Event, attempt: int) -> None:
@@ -43,14 +50,22 @@ class Facts:
         self.nodes.setdefault(attempt, set()).add(event.node)
         if event.kind == "environment" and attempt > self.environment_attempt:
             self.environment, self.environment_attempt = event.data, attempt
+        if event.kind == TELEMETRY:
+            self.telemetry.setdefault((attempt, event.node), NodeTotals()).absorb(from_data(event.time, event.data))
         if event.kind == "binding":
             self.bindings.setdefault(attempt, {})[event.node] = _node_binding(event.data)
 
 
 def _node_binding(data: Mapping[str, object]) -> NodeBinding:
-    flags = data.get("flags")
-    names = [flag for flag in flags if isinstance(flag, str)] if isinstance(flags, list) else []
-    return NodeBinding(flags=frozenset(names), is_red=bool(data.get("red")))
+    return NodeBinding(
+        flags=frozenset(_words(data.get("flags"))),
+        is_red=bool(data.get("red")),
+        drift=tuple(_words(data.get("drift"))),
+    )
+
+
+def _words(value: object) -> list[str]:
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +145,6 @@ def journal_sizes(run: RunDir) -> dict[str, int]:
 
 
 def _journals(run: RunDir, attempt: AttemptDir) -> list[str]:
-    """Journals of an attempt as paths in the run directory, nodes by name."""
-    if not attempt.journal_dir.is_dir():
-        return []
-    return [os.fspath(path.relative_to(run.path)) for path in sorted(attempt.journal_dir.glob("*.jsonl"))]
+    """Journals of an attempt as paths in the run directory, nodes by name, those of the hardware last."""
+    found = [path for folder in (attempt.journal_dir, attempt.telemetry_dir) for path in sorted(folder.glob("*.jsonl"))]
+    return [os.fspath(path.relative_to(run.path)) for path in found]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeGuard
 
 from pipeline.tracking.journal import Event
+from pipeline.tracking.telemetry.readings import KIND as TELEMETRY
 
 NONFINITE_COUNT = "train/nonfinite_count"
 REPEAT_TOLERANCE = 1e-3
@@ -66,8 +67,8 @@ class Curves:
     _curves: dict[str, _Curve] = field(default_factory=dict)
 
     def absorb(self, event: Event) -> list[Point]:
-        """The new points of a `metrics` event; none of any other event."""
-        if event.kind != "metrics":
+        """The new points of an event of measurements; none of any other event."""
+        if event.kind not in ("metrics", TELEMETRY) or (event.kind == TELEMETRY and "values" not in event.data):
             return []
         step, values = event.data.get("step"), event.data.get("values")
         if not isinstance(values, Mapping) or not _is_step(step) or not math.isfinite(event.time):
@@ -79,6 +80,11 @@ class Curves:
         if self.nonfinite > nonfinite_before:
             points.append(self._take(NONFINITE_COUNT, self.nonfinite, step, time_ms))
         return [point for point in points if point is not None]
+
+    def last(self, key: str) -> float | None:
+        """The value at the last step of a curve."""
+        curve = self._curves.get(key)
+        return curve.values[-1] if curve and curve.values else None
 
     def _take(self, written_key: str, written_value: object, step: int, time_ms: int) -> Point | None:
         value = _number(written_value)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import subprocess
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -57,10 +55,14 @@ class Provenance:
     platform: str
     """Operating system, as it names itself."""
     kernel: str
+    snapshot: str = ""
+    """Digest of the code snapshot the run runs from."""
 
 
-def collect_provenance(cwd: Path, *, code: Path = Path(__file__)) -> Provenance:
+def collect_provenance(cwd: Path, *, code: Path = Path(__file__), snapshot: str = "") -> Provenance:
     """Looks at the code, the working directory and this machine; runs git, imports nothing of what it names."""
+    from concurrent.futures import ThreadPoolExecutor  # like importlib.metadata below, slow to load for a plan
+
     with ThreadPoolExecutor() as pool:
         code_root, cwd_root = pool.map(_tracked_root, (code, cwd))
         other_root = cwd_root if cwd_root != code_root else None
@@ -74,6 +76,7 @@ def collect_provenance(cwd: Path, *, code: Path = Path(__file__)) -> Provenance:
         boot_id=boot_id(),
         platform=_operating_system(),
         kernel=f"{uname.sysname} {uname.release} {uname.machine}",
+        snapshot=snapshot,
     )
 
 
@@ -144,6 +147,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _version(distribution: str) -> str | None:
+    import importlib.metadata
+
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -15,6 +15,7 @@ from pipeline.tracking.cursor import Cursor
 from pipeline.tracking.feed import Facts, journal_sizes
 from pipeline.tracking.points import Curves, metric_key
 from pipeline.tracking.provenance import Provenance, read_provenance
+from pipeline.tracking.telemetry.totals import TelemetrySummary, combine, throttle_text
 from pipeline.types import End, Experiment, Plan, RunState
 
 if TYPE_CHECKING:
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
 MAX_PARAMS = 60
 MAX_PARAM_LENGTH = 6000
 MAX_TAG_LENGTH = 8000
+JOULES_PER_KWH = 3.6e6
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 # Where a run goes rather than what it is: the name is enough, or not even that.
 _BY_NAME_ONLY = ("hardware", "cluster")
-_NO_PARAMS = ("run_root", "tracking")
+_NO_PARAMS = ("run_root", "tracking", "calibration")
 # Groups of many options that are mostly left alone: only what differs from its default.
-_ONLY_WHAT_DIFFERS = ("model", "techniques")
+_ONLY_WHAT_DIFFERS = ("model", "techniques", "profile", "guard")
 _OF_THE_RECIPE = ("micro_batch", "global_batch")
 _ENVIRONMENT = ("python", "torch", "megatron_core", "transformer_engine", "cuda", "nccl", "driver", "device")
 _STATUS = {
@@ -38,6 +40,7 @@ _STATUS = {
     RunState.timeout: "FAILED",
     RunState.unknown: "FAILED",
     RunState.cancelled: "KILLED",
+    RunState.preempted: "KILLED",
 }
 
 
@@ -54,6 +57,8 @@ class Ending:
     @property
     def status(self) -> str:
         """MLflow's word for it."""
+        if self.end is not None and self.end.continues:
+            return "SCHEDULED"
         if self.end is not None and self.end.state in _STATUS:
             return _STATUS[self.end.state]
         return "RUNNING" if self.started else "SCHEDULED"
@@ -61,7 +66,9 @@ class Ending:
     @property
     def mark(self) -> str:
         """Identifies the end that was uploaded; empty before there is one."""
-        return "" if self.end is None else f"{self.attempt} {self.end.state.value} {self.end.time}"
+        if self.end is None:
+            return ""
+        return f"{self.attempt} {self.end.state.value} {self.end.time}" + " continues" * self.end.continues
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +99,20 @@ class View:
             "himori.attempt": str(ending.attempt),
             "himori.nodes": hostlist.collect_hostlist(facts.nodes.get(ending.attempt, ())) or None,
             "himori.binding": _binding_tag(facts, ending.attempt),
+            "himori.drift": _drift_tag(facts, ending.attempt),
             "himori.hardware": self.experiment.hardware.name,
             "himori.model": self.experiment.model.name,
             "himori.precision": self.experiment.precision.name,
             "himori.end": ending.end.state.value if ending.end else ending.status,
             "himori.end_message": ending.end.message if ending.end else "",
+            "himori.cause": ending.end.cause.value if ending.end and ending.end.cause else None,
             "himori.params_left_out": str(left_out) if left_out > 0 else None,
             "mlflow.source.name": "himori",
             "mlflow.note.content": self.note(ending),
             **_provenance_tags(self.provenance),
             **_environment_tags(facts.environment),
             **_quality_tags(facts, curves),
+            **_telemetry_tags(facts, curves),
         }
         return {key: _shortened(_storable(value)) for key, value in found.items() if value is not None}
 
@@ -206,7 +216,8 @@ def _provenance_tags(provenance: Provenance | None) -> dict[str, str | None]:
         "mlflow.source.git.repoURL": code.remote if code else None,
         "himori.git.dirty": json.dumps(code.dirty) if code else None,
     }
-    return {"himori.version": versions.pop("himori.himori", None), **versions, **git}
+    code_digest = {"himori.code": provenance.snapshot or None}
+    return {"himori.version": versions.pop("himori.himori", None), **versions, **git, **code_digest}
 
 
 def _environment_tags(environment: Mapping[str, object]) -> dict[str, str | None]:
@@ -222,6 +233,15 @@ def _binding_tag(facts: Facts, attempt: int) -> str | None:
     return ",".join(sorted(frozenset().union(*(binding.flags for binding in bindings)))) or None
 
 
+def _drift_tag(facts: Facts, attempt: int) -> str | None:
+    """Where nodes are not what the hardware profile expects, each difference with the nodes it is about."""
+    nodes: dict[str, list[str]] = {}
+    for node, binding in sorted(facts.bindings.get(attempt, {}).items()):
+        for difference in binding.drift:
+            nodes.setdefault(difference, []).append(node)
+    return "; ".join(f"{what} ({hostlist.collect_hostlist(names)})" for what, names in nodes.items()) or None
+
+
 def _quality_tags(facts: Facts, curves: Curves) -> dict[str, str | None]:
     first = curves.first_nonfinite_step
     quarantined = "; ".join(f"{key}: {why}" for key, why in sorted(curves.quarantined.items()))
@@ -231,6 +251,31 @@ def _quality_tags(facts: Facts, curves: Curves) -> dict[str, str | None]:
         "himori.damaged_lines": str(facts.damaged_lines) if facts.damaged_lines else None,
         "himori.quarantined": quarantined or None,
     }
+
+
+def _telemetry_tags(facts: Facts, curves: Curves) -> dict[str, str | None]:
+    """How hard the hardware was held down and what the run drew, over all attempts and nodes."""
+    summaries = (totals.summary() for totals in facts.telemetry.values())
+    total = combine(summary for summary in summaries if summary is not None)
+    if total is None:
+        return {}
+    tokens = curves.last("train/consumed_tokens")
+    energy_j = total.energy_j
+    return {
+        "himori.throttled": None if energy_j is None else throttle_text(total.throttled),
+        "himori.energy_kwh": None if energy_j is None else f"{energy_j / JOULES_PER_KWH:.4g}",
+        "himori.energy_j_per_token": f"{energy_j / tokens:.4g}" if energy_j is not None and tokens else None,
+        "himori.gpu_faults": _faults(total),
+    }
+
+
+def _faults(total: TelemetrySummary) -> str | None:
+    found = [
+        f"XID {', '.join(map(str, sorted(set(total.xid))))}" if total.xid else "",
+        f"{total.ecc_uncorrected} uncorrected memory errors" if total.ecc_uncorrected else "",
+        f"{total.rdma_errors} RDMA errors" if total.rdma_errors else "",
+    ]
+    return "; ".join(filter(None, found)) or None
 
 
 def _rows(experiment: Experiment, plan: Plan | None) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 from collections.abc import Sequence
 
 import torch
@@ -11,8 +12,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 
 from pipeline.training.backend import Backend
 from pipeline.training.context import WorkerContext
-from pipeline.training.corpus import Corpus
-from pipeline.training.failures import CorpusMismatch, RendezvousFailed
+from pipeline.training.failures import DataMismatch, RendezvousFailed
 
 COLLECTIVE_TIMEOUT_MIN = 10
 """Longest that one collective may take, minutes; the first step on a GPU may compile for more than one."""
@@ -86,13 +86,13 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0]
 
 
-def require_same_corpus(corpus: Corpus, device: torch.device) -> None:
-    """Raises CorpusMismatch on every rank when any rank read other text than the rest."""
-    mine = int.from_bytes(corpus.digest[:7], "big")
+def require_same_data(digest: bytes, device: torch.device) -> None:
+    """Raises DataMismatch on every rank when any rank opened other data than the rest; `digest` is this rank's."""
+    mine = int.from_bytes(hashlib.blake2b(digest, digest_size=7).digest(), "big")
     extremes = torch.tensor([mine, -mine], dtype=torch.int64, device=device)
     dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
     if extremes.tolist() != [mine, -mine]:
-        raise CorpusMismatch(
-            f"data: the ranks read different text; this one read {len(corpus.tokens)} bytes of {corpus.source} "
-            f"(digest {corpus.digest.hex()}); make data.path the same on every node"
+        raise DataMismatch(
+            f"data: the ranks read different data; this one's has the digest {mine:014x}; make what data.path, "
+            "data.blend and data.validation_path name the same on every node"
         )

@@ -6,24 +6,41 @@ import contextlib
 import importlib.metadata
 import platform
 
+import torch
 import torch.distributed as dist
 
+from pipeline.datasets.opening import describe_data, open_data
 from pipeline.placement.certificate import Moment
+from pipeline.rundir import RunDir
 from pipeline.training import loop, megatron, process_group
 from pipeline.training.backend import Backend, describe, gpu_bus_id
+from pipeline.training.checkpoint import Checkpoints, Trained
 from pipeline.training.context import WorkerContext
-from pipeline.training.corpus import read_corpus, require_samples
-from pipeline.training.data import Sampler
+from pipeline.training.data import RunData, samplers, shape_of
 from pipeline.training.events import EventSink, phase
+from pipeline.training.guard import NumericsGuard
+from pipeline.training.heartbeat import Heartbeat
+from pipeline.training.notice import Notice
 from pipeline.training.observation import report_placement
+from pipeline.training.profiling import Profiler
 from pipeline.types import Experiment, Layout, Plan
 
 
-def train(experiment: Experiment, plan: Plan, context: WorkerContext, backend: Backend, sink: EventSink) -> None:
-    """Joins the other ranks and trains for all steps of the recipe."""
+def train(
+    run: RunDir,
+    experiment: Experiment,
+    plan: Plan,
+    context: WorkerContext,
+    backend: Backend,
+    sink: EventSink,
+    notice: Notice,
+) -> None:
+    """Joins the other ranks, goes on from the newest checkpoint and trains for the rest of the recipe's steps."""
     reports = context.rank == 0
     if reports:
         sink.emit("environment", _environment(backend))
+    # Here and not at import: it is torch's state for the whole process.
+    torch.use_deterministic_algorithms(experiment.recipe.deterministic)
     with phase(sink, "process_group"):
         process_group.join(context, backend, timeout_s=experiment.cluster.rendezvous_timeout_s)
         position = megatron.initialize_ranks(
@@ -31,19 +48,45 @@ def train(experiment: Experiment, plan: Plan, context: WorkerContext, backend: B
         )
     with phase(sink, "model"):
         model = megatron.build_model(experiment, plan, backend)
-        optimizer = megatron.build_optimizer(model, experiment.optimizer)
+        optimizer = megatron.build_optimizer(model, experiment)
         schedule = megatron.build_schedule(optimizer, experiment.optimizer, experiment.recipe.steps)
     report_placement(context, sink, Moment.model, gpu=gpu_bus_id(backend))
     with phase(sink, "data"):
-        sampler = _open_data(experiment, plan.layout, position, backend, sink if reports else None)
+        data = _open_data(experiment, plan.layout, position, backend, sink if reports else None)
+    checkpoints = Checkpoints(
+        run,
+        Trained(model=model, optimizer=optimizer, schedule=schedule),
+        experiment=experiment,
+        sampler=data.train,
+        layout=plan.layout,
+        attempt=context.attempt,
+        device=backend.device,
+        sink=sink,
+    )
+    with phase(sink, "checkpoint"):
+        done = checkpoints.resume()
     loop.train(
         loop.Trainer(
             model=model,
             optimizer=optimizer,
             schedule=schedule,
-            sampler=sampler,
+            sampler=checkpoints.sampler,
+            validation=loop.Validation.of(data.validation, experiment.recipe),
+            first_step=done + 1,
             steps=experiment.recipe.steps,
             sink=sink,
+            checkpoints=checkpoints,
+            guard=NumericsGuard(experiment.guard, checkpoints.sampler, sink),
+            profiler=Profiler(
+                experiment.profile,
+                rank=context.rank,
+                folder=run.attempt(context.attempt).profile_dir,
+                device=backend.device,
+                sink=sink,
+                configs=megatron.timed_configs(model, optimizer),
+            ),
+            heartbeat=Heartbeat(sink, least_s=experiment.cluster.hang_least_s),
+            notice=notice,
             reports=reports,
         )
     )
@@ -56,20 +99,17 @@ def _open_data(
     position: megatron.Position,
     backend: Backend,
     sink: EventSink | None,
-) -> Sampler:
-    corpus = read_corpus(experiment.data.path)
-    skipped = corpus.describe_skipped()
-    if sink is not None and skipped is not None:
-        sink.emit("warning", {"message": skipped})
-    sequence_length = experiment.recipe.sequence_length
-    samples = require_samples(corpus, sequence_length=sequence_length, vocab_size=experiment.model.vocab_size)
-    process_group.require_same_corpus(corpus, backend.device)
-    return Sampler(
-        corpus=corpus.tokens,
-        samples=samples,
-        sequence_length=sequence_length,
-        seed=experiment.seed,
-        layout=layout,
+) -> RunData:
+    opened = open_data(experiment.data, shape_of(experiment))
+    process_group.require_same_data(opened.digest, backend.device)
+    if sink is not None:
+        for message in opened.warnings:
+            sink.emit("warning", {"message": message})
+        sink.emit("data", describe_data(opened, experiment.recipe))
+    return samplers(
+        opened,
+        experiment,
+        layout,
         dp_rank=position.dp_rank,
         cp_rank=position.cp_rank,
         device=backend.device,

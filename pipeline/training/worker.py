@@ -17,9 +17,10 @@ from pipeline.rundir import RunDir
 from pipeline.training.context import WorkerContext, read_context
 from pipeline.training.events import EventSink, PrintedEvents, open_sink, phase
 from pipeline.training.failures import RunFailed
+from pipeline.training.notice import Notice, show_stacks_into
 from pipeline.training.observation import report_placement
 from pipeline.training.support import refuse_broken_rules, refuse_unsupported
-from pipeline.types import Plan
+from pipeline.types import Experiment, Plan
 
 if TYPE_CHECKING:
     from pipeline.training.backend import Backend
@@ -67,20 +68,25 @@ def _run_dir(arguments: Sequence[str]) -> RunDir:
 
 
 def work(run: RunDir, context: WorkerContext, sink: EventSink) -> None:
-    """Trains as the run directory says."""
+    """Trains as the run directory says; a rehearsal ends once the rank has seen its place."""
+    notice = Notice()
+    notice.listen()
+    show_stacks_into(run.attempt(context.attempt).stacks(context.rank))
     # Before torch is there: what it starts inherits the place found here.
     report_placement(context, sink, Moment.start)
-    experiment, plan = run.read_experiment(), run.read_plan()
+    experiment, plan = run.read_resumed_experiment(), run.read_plan()
     if context.world_size != plan.layout.ranks:
         raise RunFailed(f"the plan is for {plan.layout.ranks} ranks, WORLD_SIZE is {context.world_size}")
+    if experiment.rehearsal:
+        return
     refuse_unsupported(experiment, plan.layout)
     refuse_broken_rules(experiment, plan.layout)
-    _ignore_foreign_warnings()
+    ignore_foreign_warnings()
     with phase(sink, "imports"), _named_when_missing():
-        backend = _open_backend(plan, context)
+        backend = _open_backend(experiment, plan, context)
         # Only now: on a CPU, Megatron-Core can't be imported as it is before the backend is open.
         from pipeline.training import session
-    session.train(experiment, plan, context, backend, sink)
+    session.train(run, experiment, plan, context, backend, sink, notice)
 
 
 @contextlib.contextmanager
@@ -94,19 +100,21 @@ def _named_when_missing() -> Iterator[None]:
         ) from error
 
 
-def _ignore_foreign_warnings() -> None:
+def ignore_foreign_warnings() -> None:
     """Drops what Megatron-Core and torch say to their own developers, on every rank."""
     # Optional packages that aren't there, deprecated defaults.
     warnings.filterwarnings("ignore", module="megatron")
     # Collectives that Megatron-Core calls by names that newer torch deprecates.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    # The type in which Megatron-Core hands its shards over to be saved.
+    warnings.filterwarnings("ignore", category=FutureWarning, message="Please use DTensor")
 
 
-def _open_backend(plan: Plan, context: WorkerContext) -> Backend:
+def _open_backend(experiment: Experiment, plan: Plan, context: WorkerContext) -> Backend:
     if plan.gpus_per_node > 0:
         from pipeline.training.backend import gpu_backend
 
-        return gpu_backend(context.local_rank)
+        return gpu_backend(context.local_rank, experiment)
     from pipeline.training import cpu_backend
 
     return cpu_backend.install()

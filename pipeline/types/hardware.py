@@ -62,9 +62,13 @@ class NodeSpec:
     nic_gbit_per_s: float | None = None
     """Line rate of one adapter."""
     fabric: str | None = None
+    excluded_nics: list[str] = field(default_factory=list)
+    """Adapters that carry no training traffic though they look like it (storage), by RDMA name or PCI bus id."""
     numa_nodes: list[int] = field(default_factory=list)
     """NUMA nodes with CPUs."""
     cpu: str | None = None
+    cores_per_node: int | None = None
+    """Physical cores, of all sockets."""
     host_memory_gib: float | None = None
     overhead_watts: float | None = None
     """Power of a node beside its GPUs: CPUs, memory, fans, adapters."""
@@ -98,3 +102,5 @@ class HardwareProfile:
     """What surrounds the GPUs."""
     software: dict[str, str] = field(default_factory=dict)
     """Versions the system offers, as `>=12.4,<13`, by component: driver, cuda, torch, te, megatron-core, nccl, os."""
+    software_sources: dict[str, Evidence] = field(default_factory=dict)
+    """Evidence by component; what a site adds for itself needs none."""

@@ -14,11 +14,34 @@ class Normalization(Enum):
 
 
 class Activation(Enum):
-    """The MLP's activation; swiglu is gated, gelu and squared_relu are not."""
+    """The MLP's activation; the swiglu ones are gated, gelu and squared_relu are not."""
 
     swiglu = "swiglu"
+    clamped_swiglu = "clamped_swiglu"
+    """gpt-oss's: gate * sigmoid(1.702 * gate) * (up + 1), both clamped at 7."""
     gelu = "gelu"
     squared_relu = "squared_relu"
+
+
+class RouterScore(Enum):
+    """What the router makes of its logits."""
+
+    softmax = "softmax"
+    """Softmax over the chosen experts."""
+    sigmoid = "sigmoid"
+    """Sigmoid of each, then divided by their sum (DeepSeek-V3)."""
+
+
+class Balance(Enum):
+    """What keeps tokens spread over experts."""
+
+    none = "none"
+    aux_loss = "aux_loss"
+    """Switch Transformer's loss, over each micro-batch."""
+    seq_aux_loss = "seq_aux_loss"
+    """The same, over each sequence (DeepSeek-V2)."""
+    global_aux_loss = "global_aux_loss"
+    """The same, over the micro-batches of all data-parallel ranks so far in the step."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -36,7 +59,19 @@ class MoeSpec:
     expert_bias: bool = False
     """Linear layers of the experts carry biases."""
     router_bias: bool = False
-    """The router adds a bias for each expert."""
+    """The router has a bias for each expert: learned with softmax scores; with sigmoid scores moved after each step
+    towards an even load (DeepSeek-V3)."""
+    router_score: RouterScore = RouterScore.softmax
+    router_scale: float | None = None
+    """Factor of the weights of the chosen experts; None: 1."""
+    router_groups: int | None = None
+    """Groups that experts are divided into, of which a token is sent to `router_groups_per_token`."""
+    router_groups_per_token: int | None = None
+    balance: Balance = Balance.aux_loss
+    balance_weight: float = 1e-3
+    """Factor of the balance loss."""
+    z_loss: float = 0.0
+    """Factor of the router's z-loss (ST-MoE, arXiv:2202.08906)."""
     capacity_factor: float | None = None
     """Tokens an expert takes, relative to an even share; None: it takes all that come (dropless)."""
 
@@ -53,6 +88,37 @@ class MlaSpec:
     v_dim: int
     q_lora_rank: int | None = None
     """Rank of the query's latent; None: queries are projected directly."""
+
+
+class RopeScalingKind(Enum):
+    """How rotary positions are stretched beyond the length a model was first trained at."""
+
+    linear = "linear"
+    """Positions are divided by the factor."""
+    llama3 = "llama3"
+    """Low frequencies are, high ones are not (Llama 3.1); `original_length` is 8192."""
+    yarn = "yarn"
+    """arXiv:2309.00071."""
+
+
+@dataclass(kw_only=True, slots=True)
+class RopeScaling:
+    """A model's stretch of rotary positions."""
+
+    kind: RopeScalingKind
+    factor: float
+    original_length: int = 8192
+    """Sequence length before the stretch, tokens."""
+    beta_fast: float = 32.0
+    """yarn: turns within the original length above which a frequency stays as it is."""
+    beta_slow: float = 1.0
+    """yarn: turns below which it is divided by the factor."""
+    mscale: float = 1.0
+    """yarn: factor of the logits' growth with log(factor)."""
+    mscale_all_dim: float = 0.0
+    """yarn: the same over all dimensions, which divides it (DeepSeek)."""
+    whole_dimensions: bool = True
+    """yarn: bounds of the ramp are rounded to whole dimensions."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -76,6 +142,9 @@ class ModelSpec:
     tied_embeddings: bool = False
     """Input embedding and output layer share one matrix."""
     rope_base: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    norm_eps: float = 1e-5
+    """Added to the variance inside norms."""
     moe: MoeSpec | None = None
     """Experts; None: every layer has a dense MLP."""
     mla: MlaSpec | None = None

@@ -27,6 +27,8 @@ class Layout:
     etp: int = 1
     chunk_layers: tuple[int, ...] = ()
     """Layers of each chunk in the model's order; empty: all alike."""
+    shard_replicas: int = 1
+    """Groups of data-parallel ranks that each hold a whole copy of what is sharded."""
 
     @property
     def ranks(self) -> int:

@@ -4,6 +4,8 @@ set -euo pipefail
 
 packages=(munge slurm-wlm slurmdbd mariadb-server)
 
+command -v cc > /dev/null || packages+=(gcc libc6-dev) # for nodes with a look
+
 is_installed() { [[ $(dpkg-query -W -f='${db:Status-Status}' "$1" 2> /dev/null) == installed ]]; }
 
 command -v apt-get > /dev/null || {

@@ -9,12 +9,16 @@ NODE=$1
 # task_env NAME VALUE: for hooks; every task and batch script on this node gets the variable.
 task_env() { printf 'export %s=%s\n' "$1" "$2" >> "$STATE/nodes/$NODE.task-env"; }
 
+# task_prolog COMMAND...: for hooks; prints further `export NAME=VALUE` lines for a task, in the task's environment.
+task_prolog() { printf '%q ' "$@" >> "$STATE/nodes/$NODE.task-prolog"; echo >> "$STATE/nodes/$NODE.task-prolog"; }
+
 start_slurmd() { slurmd -D -N "$NODE" & }
 
 hostname "$NODE"
 mount --bind "$STATE/etc/hosts" /etc/hosts
 mkdir -p "$RUN/spool/$NODE"
 : > "$STATE/nodes/$NODE.task-env"
+: > "$STATE/nodes/$NODE.task-prolog"
 task_env SLURM_CONF "$SLURM_CONF"
 for hook in "$DEV"/node-hook/*.sh; do
   # shellcheck source=/dev/null

@@ -6,6 +6,8 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib/settings.sh"
 # shellcheck source=lib/process.sh
 . "$DEV/lib/process.sh"
+# shellcheck source=lib/look.sh
+. "$DEV/lib/look.sh"
 # shellcheck source=lib/config.sh
 . "$DEV/lib/config.sh"
 # shellcheck source=lib/accounting.sh
@@ -19,6 +21,7 @@ check_machine() {
   ((${#missing[@]} == 0)) || refuse "not installed: ${missing[*]}; run slurm/dev/install.sh"
   unshare --uts --mount --pid --fork --mount-proc true 2> /dev/null ||
     refuse "this machine doesn't let root make namespaces; a container has to be privileged"
+  check_look_tools
 }
 
 check_system_conf() {
@@ -99,6 +102,7 @@ prepare_state() {
   mkdir -p "$STATE"/{ctld,etc,gpus,home,jobs,log,nodes,pids}
   choose_run_dir
   save_knobs
+  prepare_looks
   write_configuration
 }
 

@@ -12,22 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.certificates import certificates, ids, ranks_of
 from support.cli import HIMORI, Run, Site, wait_until
+from support.cluster import DEV, skip_or_fail
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 SHORT = "recipe.steps=6"
 SET_AND_GET_MEMPOLICY = "238,239"
-
-
-def certificates(run_dir: Path) -> dict[str, dict[str, Any]]:
-    """The certificate of each node."""
-    folder = run_dir / "attempts" / "1" / "binding"
-    return {path.stem: json.loads(path.read_text())["data"] for path in folder.glob("*.json")}
-
-
-def ranks_of(run_dir: Path) -> dict[int, dict[str, Any]]:
-    """Each rank's part of the certificates."""
-    return {rank["rank"]: rank for node in certificates(run_dir).values() for rank in node["ranks"]}
 
 
 def events(run: Run, kind: str) -> list[dict[str, Any]]:
@@ -41,25 +32,19 @@ def status_of(pid: int, field: str) -> str:
     return found[1]
 
 
-def cpus_of(text: str) -> list[int]:
-    """`0-2,5` as numbers."""
-    parts = [part.split("-") for part in text.split(",")]
-    return [cpu for part in parts for cpu in range(int(part[0]), int(part[-1]) + 1)]
-
-
 def test_every_rank_is_where_its_certificate_says(site: Site) -> None:
     run = site.submit("recipe.steps=100000")
     run.wait_for_step()
     ranks = ranks_of(run.path)
     assert sorted(ranks) == [0, 1, 2, 3]
     for number, rank in ranks.items():
-        cpus = cpus_of(status_of(run.worker(number), "Cpus_allowed_list"))
+        cpus = sorted(ids(status_of(run.worker(number), "Cpus_allowed_list")))
         assert rank["planned"]["cpus"] == cpus
         assert [seen["cpus"] for seen in rank["observed"]] == [cpus, cpus]
         assert [seen["moment"] for seen in rank["observed"]] == ["start", "model"]
         assert rank["differences"] == []
     for node, certificate in certificates(run.path).items():
-        allowed = cpus_of(certificate["snapshot"]["allowed"])
+        allowed = ids(certificate["snapshot"]["allowed"])
         crowded = len(certificate["ranks"]) > len(allowed)
         assert ("OVERSUBSCRIBED" in certificate["flags"]) == crowded, node
         assert certificate["red"] == []
@@ -84,6 +69,17 @@ def test_without_binding_it_says_so_and_the_certificate_is_an_artifact(local_sit
     assert run.mlflow().tags["himori.binding"] == "UNBOUND"
 
 
+def test_a_rehearsal_puts_ranks_in_their_places_and_trains_nothing(local_site: Site, tmp_path: Path) -> None:
+    run = replace(local_site, run_root=tmp_path / "runs").submit("rehearsal=true")
+    assert run.wait() == 0
+    assert run.losses() == {}
+    ranks = ranks_of(run.path)
+    assert sorted(ranks) == [0, 1, 2, 3]
+    for rank in ranks.values():
+        assert [(seen["moment"], seen["cpus"]) for seen in rank["observed"]] == [("start", rank["planned"]["cpus"])]
+    assert "a rehearsal" in (run.path / "plan.txt").read_text()
+
+
 def test_one_cpu_is_shared_without_failure(tmp_path: Path) -> None:
     run_dir = run_under(["taskset", "-c", "0"], tmp_path)
     certificate = certificates(run_dir)["local"]
@@ -104,10 +100,30 @@ def test_where_memory_policies_are_forbidden_the_run_says_so(tmp_path: Path) -> 
         assert "preferred 0 was refused (EPERM)" in rank["denied"]
 
 
-def run_under(prefix: list[str], tmp_path: Path) -> Path:
+@pytest.mark.slurm
+def test_a_part_of_a_big_node_that_lacks_the_memory_of_one_socket(tmp_path: Path) -> None:
+    """What a cpuset of CPUs on both sockets and memory on one comes to."""
+    prefix = [str(DEV / "as-node.sh"), "h200x8-2numa", "env", "FAKENODE_MEMS=1", "taskset", "-c", "40-71"]
+    run_dir = run_under(prefix, tmp_path, "rehearsal=true")
+    certificate = certificates(run_dir)["local"]
+    assert certificate["red"] == []
+    assert certificate["snapshot"]["allowed"] == "40-71"
+    seats = [(rank["planned"]["home"], rank["observed"][0]["cpus"]) for rank in certificate["ranks"]]
+    assert [home for home, _ in seats] == [0, 0, 1, 1]
+    assert [cpus for _, cpus in seats] == [[*range(first, first + 8)] for first in (40, 48, 56, 64)]
+    for rank in certificate["ranks"]:
+        lacks_memory = rank["planned"]["home"] == 0
+        assert rank["flags"] == (["FALLBACK"] if lacks_memory else ["EXACT"])
+        memory = rank["observed"][0]["memory"]
+        assert (memory["mode"], memory["nodes"]) == (("default", []) if lacks_memory else ("preferred_many", [1]))
+
+
+def run_under(prefix: list[str], tmp_path: Path, *overrides: str) -> Path:
     """The directory of a short local run below another program."""
-    command = [*prefix, *HIMORI, "run", "experiment=demo", SHORT, f"run_root={tmp_path / 'runs'}"]
+    command = [*prefix, *HIMORI, "run", "experiment=demo", SHORT, f"run_root={tmp_path / 'runs'}", *overrides]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    if done.stderr.startswith("refused: "):
+        skip_or_fail(done.stderr)
     assert done.returncode == 0, done.stdout + done.stderr
     (run_dir,) = (path for path in (tmp_path / "runs").iterdir() if (path / "config.yaml").exists())
     return run_dir

@@ -1,11 +1,11 @@
-"""The development cluster of slurm/dev, brought up once for all tests that need it."""
+"""The development clusters of slurm/dev, each brought up once for all tests that need it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -60,14 +60,29 @@ def cluster_env(state: Path) -> dict[str, str]:
     return outside | {"STATE": str(state), "SLURM_CONF": str(state / "etc" / "slurm.conf")}
 
 
+LOOKS = {"n1": "b200x8-6numa", "n2": "h200x8-2numa", "n3": "h100x4-94gb", "n4": "h100x8-uneven"}
+"""What the nodes of the second cluster look like."""
+
+
 def running_cluster() -> Iterator[DevCluster]:
+    """Four plain nodes."""
+    yield from _running(Path(os.environ.get("STATE", REPO / ".cluster")).resolve(), {})
+
+
+def cluster_with_looks() -> Iterator[DevCluster]:
+    """Nodes that look like GPU servers; without accounting, which takes longer to come up than all the rest."""
+    looks = " ".join(f"{node}={look}" for node, look in LOOKS.items())
+    knobs = {"NODES": str(len(LOOKS)), "PRIVATE_NODES": "", "DBD": "0", "LOOKS": looks}
+    yield from _running(Path(os.environ.get("STATE", REPO / ".cluster")).resolve() / "looked", knobs)
+
+
+def _running(state: Path, knobs: Mapping[str, str]) -> Iterator[DevCluster]:
     """The cluster that is up already, which stays up, or else one that ends with the caller.
 
     Without root or the packages the tests that need it are skipped with that reason; in CI they fail.
     """
-    state = Path(os.environ.get("STATE", REPO / ".cluster")).resolve()
     env = cluster_env(state)
-    up = subprocess.run([DEV / "up.sh"], env=env, capture_output=True, text=True, check=False)
+    up = subprocess.run([DEV / "up.sh"], env=env | knobs, capture_output=True, text=True, check=False)
     if up.returncode == UP_REFUSED:
         skip_or_fail(up.stderr.strip())
     if up.returncode:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from records import Record
 
-from pipeline.planning.calibration import Observation, log_ratio
+from pipeline.planning.fitting import Observation, log_ratio
 from pipeline.planning.steptime import rate_class, step_time
 from pipeline.planning.throughput import SPEED
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Writes the configuration files of the cluster below $STATE/etc. Sourced after settings.sh, never run.
+# Writes the configuration files of the cluster below $STATE/etc. Sourced after look.sh, never run.
 
 slurm_version() { slurmctld -V | grep -oE '[0-9]+\.[0-9]+' | head -n 1; }
 
@@ -33,15 +33,36 @@ EOF
   fi
 }
 
+# The knobs as a look has them: what is declared of a plain node, in the names of look.sh.
+plain_look() {
+  # shellcheck disable=SC2153
+  LOOK_SOCKETS=$SOCKETS LOOK_CORES=$CORES LOOK_THREADS=$THREADS LOOK_MEM=$MEM LOOK_GPUS=$GPUS LOOK_GPUTYPE=$GPUTYPE
+}
+
+# Prints one line; in a subshell, so that no look shines through to the next node.
+node_line() (
+  labels=$FEATURES look=$(look_of "$1")
+  if [[ -z $look ]]; then
+    plain_look
+  else
+    # shellcheck source=/dev/null
+    . "$(look_dir "$look")/look.sh"
+    labels=$LOOK_GPUTYPE,$(basename "$look" .yaml)
+  fi
+  ! is_private "$1" || labels+=,private
+  echo "NodeName=$1 NodeHostname=$1 NodeAddr=127.0.0.1 Port=$((BASEPORT + 10 + ${1#n}))" \
+    "Sockets=$LOOK_SOCKETS CoresPerSocket=$LOOK_CORES ThreadsPerCore=$LOOK_THREADS RealMemory=$LOOK_MEM" \
+    "Feature=$labels" "$( ((LOOK_GPUS == 0)) || echo "Gres=gpu:$LOOK_GPUTYPE:$LOOK_GPUS")"
+)
+
 node_lines() {
-  local node labels gres=
-  ((GPUS == 0)) || gres="Gres=gpu:$GPUTYPE:$GPUS"
-  while read -r node; do
-    labels=$FEATURES
-    ! is_private "$node" || labels+=,private
-    echo "NodeName=$node NodeHostname=$node NodeAddr=127.0.0.1 Port=$((BASEPORT + 10 + ${node#n}))" \
-      "Sockets=$SOCKETS CoresPerSocket=$CORES ThreadsPerCore=$THREADS RealMemory=$MEM Feature=$labels $gres"
-  done < <(node_names)
+  local node
+  for node in $(node_names); do node_line "$node"; done
+}
+
+plain_nodes() {
+  local node
+  for node in $(node_names); do [[ -n $(look_of "$node") ]] || echo "$node"; done
 }
 
 write_slurm_conf() {
@@ -106,27 +127,55 @@ $EXTRA
 EOF
 }
 
-# Slurm counts a GPU only with a character device behind it: these are copies of /dev/null. Each socket gets an equal
-# share of the GPUs where that works out.
-write_gres_conf() {
-  local i group first width share=$GPUS groups=1
-  echo AutoDetect=off > "$STATE/etc/gres.conf"
-  ((GPUS > 0)) || return 0
-  for ((i = 0; i < GPUS; i++)); do
+# Slurm counts a GPU only with a character device behind it: these are copies of /dev/null.
+make_gpus() {
+  local i
+  for ((i = 0; i < $1; i++)); do
     [[ -c $STATE/gpus/nvidia$i ]] || mknod -m 666 "$STATE/gpus/nvidia$i" c 1 3
   done
+}
+
+# Each socket gets an equal share of the GPUs where that works out.
+plain_gres_lines() {
+  local group first width share=$GPUS groups=1 nodes
+  nodes=$(plain_nodes | paste -sd,)
+  [[ -n $nodes ]] && ((GPUS > 0)) || return 0
+  make_gpus "$GPUS"
   ((GPUS % SOCKETS)) || { groups=$SOCKETS share=$((GPUS / SOCKETS)); }
   width=$((SOCKETS * CORES / groups))
   for ((group = 0; group < groups; group++)); do
     first=$((group * share))
-    echo "NodeName=n[1-$NODES] Name=gpu Type=$GPUTYPE File=$STATE/gpus/nvidia[$first-$((first + share - 1))]" \
+    echo "NodeName=$nodes Name=gpu Type=$GPUTYPE File=$STATE/gpus/nvidia[$first-$((first + share - 1))]" \
       "Cores=$((group * width))-$(((group + 1) * width - 1))"
-  done >> "$STATE/etc/gres.conf"
+  done
 }
 
-# Nothing here uses cgroups. Newer slurmd load their cgroup plugin all the same, and fail without systemd.
+# look_gres_lines NODE: each GPU with the cores of its NUMA node, numbered by Slurm.
+look_gres_lines() (
+  i=0
+  # shellcheck source=/dev/null
+  . "$(look_dir "$(look_of "$1")")/look.sh"
+  make_gpus "$LOOK_GPUS"
+  for cores in $LOOK_GPU_CORES; do
+    echo "NodeName=$1 Name=gpu Type=$LOOK_GPUTYPE File=$STATE/gpus/nvidia$i Cores=$cores"
+    i=$((i + 1))
+  done
+)
+
+write_gres_conf() {
+  local node
+  {
+    echo AutoDetect=off
+    plain_gres_lines
+    for node in $(node_names); do [[ -z $(look_of "$node") ]] || look_gres_lines "$node"; done
+  } > "$STATE/etc/gres.conf"
+}
+
+# Nothing here uses cgroups. Newer slurmd load their cgroup plugin all the same, and fail without systemd; older ones
+# look which version there is, and fail where a look has covered both.
 write_cgroup_conf() {
   local line='# no cgroups'
+  [[ -z $LOOKS ]] || line=CgroupPlugin=cgroup/v1
   ! at_least 23.11 || line=CgroupPlugin=disabled
   echo "$line" > "$STATE/etc/cgroup.conf"
 }
@@ -139,7 +188,9 @@ write_hosts() {
 write_task_prolog() {
   cat > "$STATE/etc/task-prolog.sh" << EOF
 #!/bin/sh
-exec cat "$STATE/nodes/\$SLURMD_NODENAME.task-env"
+export STATE='$STATE' SLURM_CONF='$SLURM_CONF'
+cat "$STATE/nodes/\$SLURMD_NODENAME.task-env"
+. "$STATE/nodes/\$SLURMD_NODENAME.task-prolog"
 EOF
   chmod 755 "$STATE/etc/task-prolog.sh"
 }

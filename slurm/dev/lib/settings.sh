@@ -7,7 +7,7 @@ STATE=$(realpath -m -- "${STATE:-$REPO/.cluster}")
 PATH=$PATH:/usr/sbin:/sbin
 export SLURM_CONF=$STATE/etc/slurm.conf
 
-SAVED_KNOBS=(NODES PRIVATE_NODES SOCKETS CORES THREADS MEM GPUS GPUTYPE FEATURES TASKPLUGIN DBD BASEPORT RUN)
+SAVED_KNOBS=(NODES PRIVATE_NODES SOCKETS CORES THREADS MEM GPUS GPUTYPE FEATURES TASKPLUGIN DBD LOOKS BASEPORT RUN)
 
 say() { printf '%s\n' "$*"; }
 
@@ -22,7 +22,7 @@ read_knobs() {
   : "${SOCKETS:=2}" "${CORES:=4}" "${THREADS:=2}" "${MEM:=128000}"
   : "${GPUS:=8}" "${GPUTYPE:=h100}" "${FEATURES:=$GPUTYPE}"
   : "${TASKPLUGIN:=task/none}" "${EXTRA:=}"
-  : "${DBD:=1}" "${KEEP:=0}" "${LINK:=0}" "${BASEPORT:=}"
+  : "${DBD:=1}" "${KEEP:=0}" "${LINK:=0}" "${LOOKS:=}" "${BASEPORT:=}"
 }
 
 check_knobs() {
@@ -35,6 +35,7 @@ check_knobs() {
   for name in DBD KEEP LINK; do
     [[ ${!name} == [01] ]] || refuse "$name=${!name} must be 0 or 1"
   done
+  check_looks
   # slurm.conf knows no quoting, and % and # mean something in it.
   [[ $STATE =~ ^[A-Za-z0-9._/+=@-]+$ ]] ||
     refuse "Slurm can't read the path '$STATE'; set STATE to one of plain letters, digits and . _ / + = @ -"
@@ -57,4 +58,24 @@ node_names() {
   for ((i = 1; i <= NODES; i++)); do echo "n$i"; done
 }
 
+# A look is a recording: one of looks/, or a file that `himori probe -o` wrote.
+look_file() { if [[ $1 == */* ]]; then realpath -m -- "$1"; else echo "$DEV/looks/$1.yaml"; fi; }
+
+look_names() { find "$DEV/looks" -name '*.yaml' -printf '%f\n' | sed 's/\.yaml$//' | sort | xargs; }
+
 is_private() { [[ " $PRIVATE_NODES " == *" $1 "* ]]; }
+
+# The look of node $1: the part behind `=` of its word in $LOOKS; nothing for a plain node.
+look_of() {
+  local pair
+  for pair in $LOOKS; do [[ $pair != "$1="* ]] || echo "${pair#*=}"; done
+}
+
+check_looks() {
+  local pair
+  for pair in $LOOKS; do
+    [[ $pair == *=?* ]] || refuse "LOOKS: '$pair' isn't of the form NODE=LOOK"
+    node_names | grep -qxF "${pair%%=*}" || refuse "LOOKS: ${pair%%=*} isn't a node; there are: $(node_names | xargs)"
+    [[ -r $(look_file "${pair#*=}") ]] || refuse "LOOKS: no look '${pair#*=}'; there are: $(look_names)"
+  done
+}

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_tree import write_files, write_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from unit.hardware.fake_tree import write_files, write_tree
 from unit.placement.machines import local_ranks, snapshots
 
 from pipeline.hardware.snapshot import read_snapshot

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pipeline.config import load
-from pipeline.planning.calibration import fit
+from pipeline.planning.fitting import fit
 from pipeline.planning.outcome import observation, outcome_text, outcomes
 from pipeline.planning.plan import make_plan
 
@@ -19,10 +19,14 @@ PLAN = make_plan(EXPERIMENT)
 def test_measured_stands_beside_predicted() -> None:
     assert PLAN.throughput is not None
     assert PLAN.memory is not None
-    step, memory = outcomes(PLAN, step_s=1.05 * PLAN.throughput.step_s.p50, peak_gib=PLAN.memory.worst.allocated_gib)
+    step, rate, memory = outcomes(
+        PLAN, step_s=1.05 * PLAN.throughput.step_s.p50, peak_gib=PLAN.memory.worst.allocated_gib
+    )
     assert step.error == pytest.approx(1 / 1.05 - 1)
     assert step.inside
     assert not step.drifted
+    assert rate.error == pytest.approx(1.05 - 1)
+    assert rate.inside
     assert memory.error == 0
     assert memory.inside
     assert "measured" in outcome_text(step)
@@ -31,7 +35,7 @@ def test_measured_stands_beside_predicted() -> None:
 
 def test_what_is_far_off_is_flagged() -> None:
     assert PLAN.throughput is not None
-    (step,) = outcomes(PLAN, step_s=3 * PLAN.throughput.step_s.p50)
+    step, _ = outcomes(PLAN, step_s=3 * PLAN.throughput.step_s.p50)
     assert not step.inside
     assert step.drifted
     assert "throttling" in outcome_text(step)

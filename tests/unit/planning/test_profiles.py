@@ -11,7 +11,7 @@ from pipeline.config import load
 from pipeline.types import Evidence, GpuSpec, HardwareProfile, NodeSpec
 
 GPU_PROFILES = [name for name in options("hardware") if name != "laptop"]
-NOT_NUMBERS = {"name", "sources", "fabric", "cpu", "price_currency", "price_basis"}
+NOT_NUMBERS = {"name", "sources", "fabric", "cpu", "price_currency", "price_basis", "excluded_nics"}
 
 
 def profile(name: str) -> HardwareProfile:

@@ -66,7 +66,7 @@ def test_ranks_that_read_different_text_all_say_so(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", experiment, plan_for(experiment, dp=2))
     ended = run_workers(run, ranks=2, folders=folders, take_over_port=False)
     assert [rank.exit_code for rank in ended] == [5, 5]
-    assert all("the ranks read different text" in last_line(rank) for rank in ended)
+    assert all("the ranks read different data" in last_line(rank) for rank in ended)
 
 
 def test_a_plan_for_another_number_of_ranks_is_refused(tmp_path: Path) -> None:

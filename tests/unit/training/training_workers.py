@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from pipeline.rundir import RunDir, write_json, write_yaml
 from pipeline.types import (
@@ -92,16 +93,11 @@ def tiny_experiment(*, steps: int = 4) -> Experiment:
     )
 
 
-def plan_for(
-    experiment: Experiment,
-    *,
-    tp: int = 1,
-    pp: int = 1,
-    cp: int = 1,
-    dp: int = 1,
-    sequence_parallel: bool = False,
-) -> Plan:
-    """A plan on one node with this layout; what workers don't read is left at zero."""
+def plan_for(experiment: Experiment, *, tp: int = 1, pp: int = 1, cp: int = 1, dp: int = 1, **further: Any) -> Plan:
+    """A plan on one node with this layout; what workers don't read is left at zero.
+
+    `further`: other fields of Layout.
+    """
     recipe = experiment.recipe
     return Plan(
         experiment=experiment.name,
@@ -112,10 +108,10 @@ def plan_for(
             pp=pp,
             cp=cp,
             dp=dp,
-            sequence_parallel=sequence_parallel,
             micro_batch=recipe.micro_batch,
             global_batch=recipe.global_batch,
             num_microbatches=recipe.global_batch // (recipe.micro_batch * dp),
+            **{"sequence_parallel": False, **further},
         ),
         gpus_per_node=0,
         cpus_per_rank=None,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.training.corpus import read_corpus, require_samples
-from pipeline.training.failures import DataError
+from pipeline.datasets.text import read_corpus
+from pipeline.errors import DataError
 
 
 def test_a_file_is_its_bytes(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_without_the_language_reference_the_standard_library_is_read() -> None:
     # A None in sys.modules is how Python itself says that a package is not there.
     program = (
         "import sys; sys.modules['pydoc_data'] = None\n"
-        "from pipeline.training.corpus import read_corpus\n"
+        "from pipeline.datasets.text import read_corpus\n"
         "corpus = read_corpus(None)\n"
         "print(len(corpus.tokens), b'import' in corpus.tokens.tobytes(), 'site-packages' in corpus.source)"
     )
@@ -172,24 +172,3 @@ def test_a_name_that_is_no_utf8_can_still_be_printed(tmp_path: Path) -> None:
 def test_a_path_with_a_null_byte_is_refused() -> None:
     with pytest.raises(DataError, match="can't be read"):
         read_corpus("a\0b")
-
-
-@pytest.mark.parametrize(("size", "samples"), [(9, 1), (16, 1), (17, 2)])
-def test_samples_share_one_token_with_their_neighbour(tmp_path: Path, size: int, samples: int) -> None:
-    (tmp_path / "text").write_bytes(b"x" * size)
-    corpus = read_corpus(str(tmp_path / "text"))
-    assert require_samples(corpus, sequence_length=8, vocab_size=256) == samples
-
-
-def test_less_text_than_one_sample_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    (tmp_path / "text").write_bytes(b"x" * 8)
-    corpus = read_corpus(str(tmp_path / "text"))
-    with pytest.raises(DataError, match=r"text holds 8 bytes; .* 8 needs 9$"):
-        require_samples(corpus, sequence_length=8, vocab_size=256)
-
-
-def test_a_byte_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "text").write_bytes(b"x" * 20 + b"\xff")
-    corpus = read_corpus(str(tmp_path / "text"))
-    with pytest.raises(DataError, match=r"holds byte 255, model.vocab_size is 255; bytes need 256$"):
-        require_samples(corpus, sequence_length=8, vocab_size=255)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.training.failures import DataError
+from pipeline.errors import DataError
 
 _NAMES_SHOWN = 3
 
@@ -52,25 +52,6 @@ def read_corpus(path: str | None) -> Corpus:
             f"data.path: {_shown(source)} can't be read ({_reason(error)}); name a file or folder"
         ) from None
     return _read_files(source, _walk(source)) if is_folder else _read_single(source)
-
-
-def require_samples(corpus: Corpus, *, sequence_length: int, vocab_size: int) -> int:
-    """How many samples of `sequence_length` tokens and their next token the corpus holds.
-
-    Raises DataError when it holds none, or a byte that isn't in the vocabulary.
-    """
-    size = len(corpus.tokens)
-    if size < sequence_length + 1:
-        raise DataError(
-            f"data.path: {corpus.source} holds {size} bytes; one sample of recipe.sequence_length "
-            f"{sequence_length} needs {sequence_length + 1}"
-        )
-    largest = int(corpus.tokens.max())
-    if largest >= vocab_size:
-        raise DataError(
-            f"data.path: {corpus.source} holds byte {largest}, model.vocab_size is {vocab_size}; bytes need 256"
-        )
-    return (size - 1) // sequence_length
 
 
 def _read_standard_library() -> Corpus:
