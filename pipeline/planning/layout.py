@@ -53,7 +53,7 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
     nodes, per_node, why_nodes = _nodes(experiment, per_node)
     request, recipe = experiment.layout, experiment.recipe
     ranks = nodes * per_node
-    tp, pp, cp = request.tp or 1, request.pp or 1, request.cp or 1
+    tp, pp, cp, ep = request.tp or 1, request.pp or 1, request.cp or 1, request.ep or 1
     dp = max(1, ranks // (tp * pp * cp))
     micro_batches = max(1, recipe.global_batch // max(1, recipe.micro_batch * dp))
     layout = Layout(
@@ -68,8 +68,8 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
         global_batch=recipe.global_batch,
         num_microbatches=micro_batches,
         vp=request.vp or 1,
-        ep=request.ep or 1,
-        etp=request.etp or 1,
+        ep=ep,
+        etp=request.etp or default_etp(experiment.model, tp=tp, ep=ep),
         chunk_layers=tuple(request.chunk_layers),
         shard_replicas=request.shard_replicas or 1,
     )
@@ -87,6 +87,11 @@ def derive_layout(experiment: Experiment) -> tuple[Layout, tuple[Reason, ...]]:
             why=f"global_batch {recipe.global_batch} / (micro_batch {recipe.micro_batch} x dp {dp})",
         ),
     )
+
+
+def default_etp(model: ModelSpec, *, tp: int, ep: int) -> int:
+    """Without expert parallelism experts are split as all else is; with it they stay whole."""
+    return tp if model.moe is not None and ep == 1 else 1
 
 
 def _asked_sizes(request: LayoutRequest) -> Iterator[Reason]:

@@ -10,6 +10,7 @@ from pipeline.planning.job import Accept, accept_all
 from pipeline.planning.layout import Problem, check_request, derive_layout, uses_gpus
 from pipeline.planning.rules import check_job
 from pipeline.planning.software import check_software
+from pipeline.planning.traps import check_traps
 from pipeline.types import Experiment, Layout, Plan, Reason
 
 
@@ -29,12 +30,14 @@ def make_plan(
     problems = [
         *check_request(experiment, layout),
         *check_job(job),
+        *check_traps(experiment, layout),
         *check_software(job, experiment.hardware.software),
     ]
     job, why_layout = choose_layout(experiment, job, problems, calibration, accept)
     _refuse([] if why_layout else problems)
     if why_layout:
         layout = job.layout
+        _refuse(check_traps(experiment, layout))
         reasons = (*(reason for reason in reasons if reason.what in {"ranks_per_node", "nodes"}), *why_layout)
     estimates = estimate(experiment, job, calibration)
     refuse_what_cannot_fit(job, estimates.memory, accept)

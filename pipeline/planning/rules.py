@@ -32,6 +32,11 @@ def check_job(job: Job) -> list[Problem]:
     return [problem for rule in _RULES for problem in rule(job)]
 
 
+def least_capability(low: LowPrecision) -> int:
+    """Compute capability from which a format exists, times ten."""
+    return _NEEDS[low][0]
+
+
 def is_legal(job: Job) -> bool:
     """Whether no rule of sizes, of Megatron-Core or of the hardware is broken."""
     layout = job.layout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 import torch
 
 from pipeline.errors import UserError
+from pipeline.training.support import refuse_missing_format
+from pipeline.types import Experiment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +22,8 @@ class LayerParts:
     core_attention: type[torch.nn.Module]
     rms_norm: type[torch.nn.Module]
     layer_norm: type[torch.nn.Module]
+    latent_projection: type[torch.nn.Module]
+    """A linear map that every tensor-parallel rank holds whole."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +44,11 @@ class Backend:
         return self.device.type == "cpu"
 
 
-def gpu_backend(local_rank: int) -> Backend:
-    """Makes the GPU with this index the current device and trains on it; raises UserError where there is none."""
+def gpu_backend(local_rank: int, experiment: Experiment) -> Backend:
+    """Makes the GPU with this index the current device and trains on it.
+
+    Raises UserError where there is none, or no Transformer Engine; PlanRefused where it lacks the precision's format.
+    """
     found = torch.cuda.device_count()
     if local_rank >= found:
         raise UserError(
@@ -47,7 +56,20 @@ def gpu_backend(local_rank: int) -> Backend:
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
+    refuse_missing_format(experiment.precision, torch.cuda.get_device_capability(device))
+    if experiment.techniques.expandable_segments:
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    _require_transformer_engine()
     return Backend(device=device, collectives="nccl", parts=None)
+
+
+def _require_transformer_engine() -> None:
+    """Without it Megatron-Core has no layers for a GPU, and some of what was planned it would leave out quietly."""
+    if importlib.util.find_spec("transformer_engine") is None:
+        raise UserError(
+            f"transformer_engine is not installed for {sys.executable}; install himori[gpu] there, or run in a "
+            "container that has it"
+        )
 
 
 def gpu_bus_id(backend: Backend) -> str | None:

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pipeline.training.backend import Backend, LayerParts
-from pipeline.training.cpu_layers import CausalAttention, LayerNorm, RMSNorm
+from pipeline.training.cpu_layers import CausalAttention, LatentProjection, LayerNorm, RMSNorm
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,9 @@ def install() -> Backend:
     from pipeline.training import cpu_megatron
 
     cpu_megatron.replace_names()
-    parts = LayerParts(core_attention=CausalAttention, rms_norm=RMSNorm, layer_norm=LayerNorm)
+    parts = LayerParts(
+        core_attention=CausalAttention, rms_norm=RMSNorm, layer_norm=LayerNorm, latent_projection=LatentProjection
+    )
     return Backend(device=CPU, collectives="gloo", parts=parts, prepare_randomness=cpu_megatron.prepare_randomness)
 
 

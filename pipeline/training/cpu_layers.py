@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +30,31 @@ def _mark_sequence_parallel(norm: torch.nn.Module, value: bool) -> None:
     """Each tensor-parallel rank sees a part of the sequence: Megatron sums gradients of marked parameters."""
     for parameter in norm.parameters():
         parameter.sequence_parallel = value  # type: ignore[attr-defined]
+
+
+class LatentProjection(torch.nn.Module):
+    """A linear map that tensor-parallel ranks hold whole, each for its part of the sequence.
+
+    Megatron-Core's own is divided over ranks, and its backward pass never sums what ranks want of the positions.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        *,
+        config: Any,
+        init_method: Callable[[torch.Tensor], object],
+        **_: Any,
+    ) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(output_size, input_size, dtype=config.params_dtype))
+        init_method(self.weight)
+        _mark_sequence_parallel(self, config.sequence_parallel)
+
+    def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """[..., input_size] to [..., output_size], and no bias."""
+        return functional.linear(hidden, self.weight), None
 
 
 class CausalAttention(torch.nn.Module):

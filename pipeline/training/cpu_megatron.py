@@ -14,6 +14,8 @@ from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.moe import moe_utils, token_dispatcher
 from torch.distributed.device_mesh import DeviceMesh
 
+from pipeline.training.cpu_layers import LatentProjection
+
 
 def replace_names() -> None:
     """Puts the replacements in place; each is needed by both ends of the range of releases unless it says so."""
@@ -25,9 +27,11 @@ def replace_names() -> None:
         moe_utils.te_general_gemm = None
     token_dispatcher.maybe_move_tensor_to_cpu = _split_sizes
     # Without Transformer Engine these hold None or a mock, and modules are compared with them.
-    for module in (multi_latent_attention, mcore_fsdp_adapter):
-        if not isinstance(getattr(module, "TELinear", None), type):
-            module.TELinear = _NoLinear
+    multi_latent_attention.TELinear = LatentProjection
+    mcore_fsdp_adapter.TELinear = LatentProjection
+    # Recomputation that gives outputs up asks for the state of fp8 first.
+    megatron_random.FP8GlobalStateManager = _NoFp8
+    megatron_random.activation_recompute_forward = megatron_random.fp8_autocast = _as_it_is
     mcore_fsdp_adapter.DeviceMesh = _CpuMesh
 
 
@@ -37,8 +41,18 @@ def prepare_randomness() -> None:
     megatron_random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
 
 
-class _NoLinear:
-    """No module is one of these."""
+class _NoFp8:
+    @staticmethod
+    def is_fp8_enabled() -> bool:
+        return False
+
+    @staticmethod
+    def get_fp8_recipe() -> None:
+        pass
+
+
+def _as_it_is(*_: Any, **__: Any) -> contextlib.AbstractContextManager[None]:
+    return contextlib.nullcontext()
 
 
 class _CpuMesh:

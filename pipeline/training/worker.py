@@ -20,7 +20,7 @@ from pipeline.training.failures import RunFailed
 from pipeline.training.notice import Notice, show_stacks_into
 from pipeline.training.observation import report_placement
 from pipeline.training.support import refuse_broken_rules, refuse_unsupported
-from pipeline.types import Plan
+from pipeline.types import Experiment, Plan
 
 if TYPE_CHECKING:
     from pipeline.training.backend import Backend
@@ -83,7 +83,7 @@ def work(run: RunDir, context: WorkerContext, sink: EventSink) -> None:
     refuse_broken_rules(experiment, plan.layout)
     ignore_foreign_warnings()
     with phase(sink, "imports"), _named_when_missing():
-        backend = _open_backend(plan, context)
+        backend = _open_backend(experiment, plan, context)
         # Only now: on a CPU, Megatron-Core can't be imported as it is before the backend is open.
         from pipeline.training import session
     session.train(run, experiment, plan, context, backend, sink, notice)
@@ -106,13 +106,15 @@ def ignore_foreign_warnings() -> None:
     warnings.filterwarnings("ignore", module="megatron")
     # Collectives that Megatron-Core calls by names that newer torch deprecates.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    # The type in which Megatron-Core hands its shards over to be saved.
+    warnings.filterwarnings("ignore", category=FutureWarning, message="Please use DTensor")
 
 
-def _open_backend(plan: Plan, context: WorkerContext) -> Backend:
+def _open_backend(experiment: Experiment, plan: Plan, context: WorkerContext) -> Backend:
     if plan.gpus_per_node > 0:
         from pipeline.training.backend import gpu_backend
 
-        return gpu_backend(context.local_rank)
+        return gpu_backend(context.local_rank, experiment)
     from pipeline.training import cpu_backend
 
     return cpu_backend.install()

@@ -56,12 +56,14 @@ from pipeline.types.recipe import (
 )
 from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
 from pipeline.types.run import Cause, End, Handle, RankExit, RunState, Submission, WorkerCode
-from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
+from pipeline.types.suite import Case, KnownFailure, Suite, Tolerance
+from pipeline.types.sweep import DroppedPoint, Point, Published, Root, SweepSpec
 
 __all__ = [
     "Activation",
     "AmaxCompute",
     "Balance",
+    "Case",
     "Cause",
     "Cluster",
     "Confidence",
@@ -88,6 +90,7 @@ __all__ = [
     "Handle",
     "HardwareProfile",
     "Interval",
+    "KnownFailure",
     "LauncherKind",
     "Layout",
     "LayoutRequest",
@@ -109,6 +112,7 @@ __all__ = [
     "Precision",
     "Profile",
     "ProfileKind",
+    "Published",
     "RankExit",
     "RankMemory",
     "Reason",
@@ -126,9 +130,11 @@ __all__ = [
     "StageMemory",
     "StepTime",
     "Submission",
+    "Suite",
     "SweepSpec",
     "Techniques",
     "ThroughputEstimate",
+    "Tolerance",
     "Tracking",
     "WorkerCode",
 ]

@@ -37,6 +37,7 @@ def _use_parts(block: TransformerBlockSubmodules, parts: LayerParts, config: Tra
             latent: MLASelfAttentionSubmodules = inside.self_attention.submodules
             latent.core_attention = parts.core_attention
             latent.q_layernorm = latent.kv_layernorm = norm
+            latent.linear_q_down_proj = latent.linear_kv_down_proj = parts.latent_projection
         else:
             attention: SelfAttentionSubmodules = inside.self_attention.submodules
             attention.core_attention = parts.core_attention

@@ -125,4 +125,4 @@ class _ShardedWithAdapter:
         if adapter.gated:
             # Each rank holds a part of the gate and a part of the up-projection, not one part of both together.
             adapters[f"{prefix}lora.b"] = apply_swiglu_sharded_factory(adapters[f"{prefix}lora.b"], sharded_offsets)
-        return state | adapters
+        return {**state, **adapters}

@@ -7,7 +7,7 @@ from typing import Annotated
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from pipeline.training.megatron.options import Options
-from pipeline.types import CrossEntropy, DataKind, DType, Experiment, Recompute, Techniques
+from pipeline.types import CrossEntropy, DType, Experiment, Recompute, Techniques
 
 
 def memory_options(experiment: Experiment) -> Options:
@@ -54,7 +54,4 @@ def loss_options(experiment: Experiment) -> Annotated[Options, TransformerConfig
     return dict(
         cross_entropy_loss_fusion=native or kind is CrossEntropy.te,
         cross_entropy_fusion_impl="te" if kind is CrossEntropy.te else "native",
-        # Where some tokens are not learnt, micro-batches differ in how many are: only the mean over all tokens of a
-        # step doesn't depend on how they are dealt out.
-        calculate_per_token_loss=experiment.data.kind is DataKind.chat,
     )

@@ -19,7 +19,9 @@ from pipeline.training.megatron.loading import load_weights
 from pipeline.training.megatron.lora import add_adapters
 from pipeline.training.megatron.losses import use_own_loss
 from pipeline.training.megatron.sharding import Wrapped, connect, wrap
+from pipeline.training.megatron.stack import require_features
 from pipeline.training.megatron.weights import draw_weights
+from pipeline.training.tp_overlap import start_tp_overlap
 from pipeline.types import Experiment, ModelSpec, Plan, RopeScaling, RopeScalingKind
 
 Model: TypeAlias = list[Wrapped]
@@ -27,7 +29,13 @@ Model: TypeAlias = list[Wrapped]
 
 
 def build_model(experiment: Experiment, plan: Plan, backend: Backend) -> Model:
-    """This rank's part of the model, with its gradient buffers, on the backend's device."""
+    """This rank's part of the model, with its gradient buffers, on the backend's device.
+
+    Raises UserError when the installed Megatron-Core lacks what the recipe asks for.
+    """
+    require_features(experiment)
+    if experiment.techniques.overlap_tp:
+        start_tp_overlap(experiment, plan.layout)
     config = transformer_config(experiment, plan.layout, backend)
     chunks = [_start(experiment, plan, config, backend, vp_stage=stage) for stage in _chunk_numbers(plan)]
     model = [wrap(experiment, plan.layout, config, chunk, backend, first=chunk is chunks[0]) for chunk in chunks]

@@ -69,5 +69,5 @@ def _kept_in_dtype(precision: Precision) -> Annotated[Options, TransformerConfig
 
 
 def _output(precision: Precision) -> Options:
-    # Exists from megatron-core 0.17 on: named only where it is asked for, and the worker refuses it before that.
+    # Not in megatron-core 0.16: named only where it is asked for, and refused before it gets there.
     return {"fp8_output_proj": True} if precision.low_precision_output else {}
