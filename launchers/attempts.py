@@ -71,6 +71,8 @@ def with_step(run: RunDir, end: End) -> End:
 def with_outlook(run: RunDir, attempt: AttemptDir, end: End) -> End:
     """The end of the newest attempt with its step and whether another one follows."""
     end = with_step(run, end)
+    if end.step is not None and end.state is not RunState.finished:
+        end = replace(end, message=f"{end.message}; step {end.step} is saved")
     return replace(end, continues=may_continue([*earlier_ends(run, attempt), end], max_attempts=_max_attempts(run)))
 
 

@@ -32,8 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = RunDir(Path((argv or sys.argv[1:])[0]))
     submission = run.read_submission()
     # The supervisors end a run that was told to stop; a handler, unlike "ignore", is not inherited by them.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
+    # A notice is for the supervisors, which listen for it themselves; submitit's process in between would die of it.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     write_json(run.attempt(submission.attempt).handle_file, _own_handle(run, submission))
     restarts = 0
     while _run_attempt(run, submission, restarts):

@@ -198,7 +198,7 @@ class NodePlacing:
         tasks = [TaskMask(local_rank=hello.local_rank, cpus=hello.cpus) for hello in hellos if hello.cpus != allowed]
         snapshot = read_snapshot(allowed=allowed, tasks=tasks, nvml=read_nvml())
         # Ranks that compute on the CPU are spread over all nodes, whatever GPUs there are.
-        gpus = visible_gpus(snapshot.gpus, self._environ) if self._uses_gpus else ()
+        gpus = visible_gpus(snapshot.gpus, self._environ, ranks=len(hellos)) if self._uses_gpus else ()
         return dataclasses.replace(snapshot, job_gpus=gpus)
 
     def _certificate(self) -> NodeCertificate:

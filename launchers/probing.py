@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import shlex
 import subprocess
 import sys
 import threading
@@ -14,14 +14,17 @@ from typing import Any
 
 import hostlist
 
+from launchers.slurm_commands import run_command, split_rows
 from pipeline.errors import ClusterError, UserError
 from pipeline.types import Cluster, GpuDialect
 
-COMMAND_TIMEOUT_S = 30.0
 TIME_LIMIT_MIN = 5
 _MARK = "himori-probe-of"
 _UNUSABLE = ("down", "drain", "fail", "unknown", "maint", "reboot", "power", "inval", "no_respond", "*")
 """In the states that sinfo prints; `*` marks a node that doesn't answer."""
+
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,27 +48,22 @@ class Answers:
     """What Slurm or a node said if not all went well."""
 
 
-def probe_nodes(
-    cluster: Cluster, request: NodeRequest, *, arguments: Sequence[str], environ: Mapping[str, str], say: Say
-) -> Answers:
+def probe_nodes(cluster: Cluster, request: NodeRequest, *, arguments: Sequence[str], say: Say) -> Answers:
     """Runs `himori probe --json ARGUMENTS` in a job; waits until all its nodes have answered.
 
     `say` is told what people should know meanwhile. Raises UserError for nodes that aren't there and ClusterError
     for nodes that can't be used, or when Slurm refuses.
     """
     if request.nodelist is not None:
-        _check_nodes(request.nodelist, environ)
+        _check_nodes(request.nodelist)
     command = srun_command(cluster, request, arguments=arguments)
-    printed, complaints, code = _run(command, environ, say)
+    printed, complaints, code = _run(command, say)
     documents = dict(_documents(printed))
     if not documents:
-        raise ClusterError(f"srun: {_reason(complaints) or f'exit code {code}, and no node answered'}")
+        raise ClusterError(f"no node was probed: {_reason(complaints) or f'srun ended with exit code {code}'}")
     missing = request.count - len(documents)
     failure = (_reason(complaints) or f"exit code {code}") if code or missing else None
     return Answers(documents=dict(sorted(documents.items(), key=_in_order)), failure=failure)
-
-
-Say = Callable[[str], None]
 
 
 def expand(nodelist: str) -> list[str]:
@@ -119,27 +117,27 @@ def _script(setup: Sequence[str]) -> str:
 # --------------------------------------------------------------------------- the job
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str], say: Say) -> tuple[str, list[str], int]:
+def _run(command: Sequence[str], say: Say) -> tuple[str, list[str], int]:
     """What srun printed, what it complained of, and its exit code; Ctrl-C reaches srun too, which ends the job."""
+    complaints: list[str] = []
     try:
-        srun = subprocess.Popen(
+        with subprocess.Popen(
             command,
-            env=_outside_of_jobs(environ),
+            env=_outside_of_jobs(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-        )
+        ) as srun:
+            listener = threading.Thread(target=_listen, args=(srun.stderr, complaints, say))
+            listener.start()
+            assert srun.stdout is not None
+            printed = srun.stdout.read()
+            listener.join()
     except FileNotFoundError as error:
         raise ClusterError("srun is not on PATH; load Slurm's commands") from error
-    complaints: list[str] = []
-    listener = threading.Thread(target=_listen, args=(srun.stderr, complaints, say))
-    listener.start()
-    assert srun.stdout is not None
-    printed = srun.stdout.read()
-    listener.join()
-    return printed, complaints, srun.wait()
+    return printed, complaints, srun.returncode
 
 
 def _listen(stream: Iterable[str], complaints: list[str], say: Say) -> None:
@@ -158,10 +156,12 @@ def _outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _reason(complaints: Sequence[str]) -> str:
-    """The line that says most: what a node's himori said, else Slurm's first error."""
-    lines = [re.sub(r"^(\d+: )?(srun: )?(error: )?", "", line) for line in complaints]
-    said = [line for line in lines if line.startswith("himori: ")]
-    return next(iter(said or lines), "")
+    """The line that says most: what a node's himori said, what Slurm refused, what else a node printed."""
+    from_himori = [line for line in complaints if "himori: " in line]
+    from_slurm = [line for line in complaints if "error: " in line and "Exited with exit code" not in line]
+    from_nodes = [line for line in complaints if re.match(r"\d+: ", line)]
+    line = next(iter(from_himori or from_slurm or from_nodes or complaints[-1:]), "")
+    return re.sub(r"^(\d+: )?(srun: )?(error: )?(himori: )?", "", line)
 
 
 # --------------------------------------------------------------------------- answers
@@ -190,9 +190,9 @@ def _in_order(item: tuple[str, object]) -> list[tuple[int, str]]:
 # --------------------------------------------------------------------------- nodes
 
 
-def _check_nodes(nodelist: str, environ: Mapping[str, str]) -> None:
+def _check_nodes(nodelist: str) -> None:
     """Slurm would let the job wait for ever for a node that is down."""
-    states = _states(environ)
+    states = _states()
     wanted = expand(nodelist)
     if unknown := [name for name in wanted if name not in states]:
         there = hostlist.collect_hostlist(states)
@@ -203,18 +203,7 @@ def _check_nodes(nodelist: str, environ: Mapping[str, str]) -> None:
         raise ClusterError(f"{said}: leave {'it' if len(unusable) == 1 else 'them'} out of nodelist=")
 
 
-def _states(environ: Mapping[str, str]) -> dict[str, str]:
+def _states() -> dict[str, str]:
     """State of every node and why it is so."""
-    command = ["sinfo", "--noheader", "--Node", "--format", "%N|%T|%E"]
-    try:
-        done = subprocess.run(
-            command, env=dict(environ), capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
-        )
-    except FileNotFoundError as error:
-        raise ClusterError("sinfo is not on PATH; load Slurm's commands") from error
-    except subprocess.TimeoutExpired as error:
-        raise ClusterError(f"{shlex.join(command[:1])} did not answer within {COMMAND_TIMEOUT_S:g} s") from error
-    if done.returncode:
-        raise ClusterError(f"sinfo failed: {(done.stderr or done.stdout).strip().splitlines()[-1:]}")
-    rows = (line.split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2)
-    return {name: state if why == "none" else f"{state} ({why})" for name, state, why in rows}
+    rows = split_rows(run_command(["sinfo", "--noheader", "--Node", "--format", "%N|%T|%E"]))
+    return {row[0]: row[1] if row[2] == "none" else f"{row[1]} ({'|'.join(row[2:])})" for row in rows if len(row) > 2}

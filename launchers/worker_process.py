@@ -20,6 +20,7 @@ from pipeline.types import RankExit
 
 TAIL_LINES = 30
 CHUNK_BYTES = 1 << 16
+END_POLL_S = 0.05
 
 
 class WorkerProcess:
@@ -67,8 +68,9 @@ class WorkerProcess:
 
     async def wait(self, *, rank: int, node: str) -> RankExit:
         """Waits for the end and says how it was."""
-        code = await self._process.wait()
+        code = await self._ended()
         seen_at = time.time()
+        self._signal(signal.SIGKILL)  # what it started, as Megatron's writers of checkpoints, is of no use without it
         # A child of the worker may keep the pipe open: what it has to say is not waited for long.
         await asyncio.wait([self._reader], timeout=2.0)
         if code == -signal.SIGKILL and not self._stopped and oom_kills() > self._oom_kills:
@@ -83,11 +85,17 @@ class WorkerProcess:
             time=seen_at,
         )
 
+    async def _ended(self) -> int:
+        """The exit code; asyncio's own wait also waits for the pipe, which processes that the worker started hold."""
+        while self._process.returncode is None:
+            await asyncio.sleep(END_POLL_S)
+        return self._process.returncode
+
     async def stop(self) -> None:
         """SIGKILL to the worker and all it started: what there was to save it has saved, or can't any more."""
         self._stopped = self._process.returncode is None
         self._signal(signal.SIGKILL)
-        await self._process.wait()
+        await self._ended()
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile

@@ -9,7 +9,19 @@ import sys
 from collections.abc import Sequence
 
 from pipeline import __version__
-from pipeline.arguments import analysis, calibrate, probe, profile, request, runs, sweeps, tracking
+from pipeline.arguments import (
+    analysis,
+    calibrate,
+    data,
+    export,
+    nightly,
+    probe,
+    profile,
+    request,
+    runs,
+    sweeps,
+    tracking,
+)
 from pipeline.arguments.verbs import Verbs, add_verb
 from pipeline.errors import HimoriError
 
@@ -21,7 +33,10 @@ FAMILIES = (
     runs,
     sweeps,
     analysis,
+    nightly,
     tracking,
+    data,
+    export,
     calibrate,
     probe,
     profile,

@@ -18,7 +18,11 @@ def options(group: str, folders: Sequence[Path] | None = None) -> list[str]:
     return sorted({path.stem for folder in searched for path in (folder / group).glob("*.yaml")})
 
 
+NO_GROUPS = frozenset({"suite"})
+"""Folders whose files name requests rather than belong to one."""
+
+
 def groups(folders: Sequence[Path] | None = None) -> list[str]:
     """The config groups there are, sorted."""
     searched = folders if folders is not None else [shipped_conf_dir()]
-    return sorted({path.parent.name for folder in searched for path in folder.glob("*/*.yaml")})
+    return sorted({path.parent.name for folder in searched for path in folder.glob("*/*.yaml")} - NO_GROUPS)

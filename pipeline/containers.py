@@ -15,8 +15,12 @@ from pipeline.types import Cluster, Container, ContainerRuntime, Experiment, Lau
 def refuse_container(cluster: Cluster) -> None:
     """Raises UserError for an image that would be taken for another one, or that this launcher can't start."""
     container = cluster.container
-    if container is None:
+    if container.runtime is ContainerRuntime.none:
+        if container.image:
+            raise UserError("cluster.container.image: has no effect without cluster.container.runtime=pyxis|apptainer")
         return
+    if not container.image:
+        raise UserError("cluster.container.image: names no image; give a file or what the runtime pulls from")
     if container.runtime is ContainerRuntime.pyxis and cluster.launcher is not LauncherKind.slurm:
         raise UserError("cluster.container.runtime: pyxis is a plugin of Slurm; this cluster is local, use apptainer")
     # Pyxis takes a relative path for the name of an image in a registry.
@@ -32,7 +36,7 @@ def refuse_container(cluster: Cluster) -> None:
 def srun_options(experiment: Experiment, *, run_dir: str) -> tuple[str, ...]:
     """What srun is told of the image: Pyxis starts whole tasks inside it."""
     container = experiment.cluster.container
-    if container is None or container.runtime is not ContainerRuntime.pyxis:
+    if container.runtime is not ContainerRuntime.pyxis:
         return ()
     return (
         f"--container-image={container.image}",
@@ -46,11 +50,11 @@ def srun_options(experiment: Experiment, *, run_dir: str) -> tuple[str, ...]:
 def worker_python(experiment: Experiment, *, run_dir: str, own: str) -> tuple[str, ...]:
     """The command that is a worker's interpreter: `own`, or one in an image that its supervisor starts."""
     container = experiment.cluster.container
-    if container is None or container.runtime is not ContainerRuntime.apptainer:
+    if container.runtime is not ContainerRuntime.apptainer:
         return (own,)
     binds = [option for mount in _mounts(experiment, container, run_dir) for option in ("--bind", mount)]
     gpus = ("--nv",) if experiment.hardware.gpus_per_node else ()
-    return ("apptainer", "exec", "--no-home", *gpus, *binds, container.image, container.python)
+    return ("apptainer", "exec", "--no-home", *gpus, *binds, str(container.image), container.python)
 
 
 def _mounts(experiment: Experiment, container: Container, run_dir: str) -> list[str]:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 VOLATILE = {
-    "": ("run_root", "tracking"),
+    "": ("run_root", "tracking", "calibration"),
     "cluster": (
         "description",
         "time_limit_min",
@@ -34,7 +34,7 @@ VOLATILE = {
         "price_currency",
         "price_basis",
     ),
-    "hardware": ("description", "gpu_spec", "node_spec", "software"),
+    "hardware": ("description", "gpu_spec", "node_spec", "software", "software_sources"),
 }
 """Keys by group that say where, when or at what price a run happens, not what it computes."""
 
@@ -46,11 +46,24 @@ def point_digest(configuration: dict[str, Any], code_digest: str) -> str:
 
     `configuration` is an Experiment as plain data.
     """
+    return _digest({"configuration": _kept(configuration), "code": code_digest})
+
+
+def configuration_digest(configuration: dict[str, Any]) -> str:
+    """What two runs share that compute the same, whatever they are called and whatever code they ran."""
+    return _digest(_without(_kept(configuration), ("name",)))
+
+
+def _kept(configuration: dict[str, Any]) -> dict[str, Any]:
     kept = _without(configuration, VOLATILE[""])
     for group, keys in VOLATILE.items():
         if isinstance(kept.get(group), dict):
             kept[group] = _without(kept[group], keys)
-    text = json.dumps({"configuration": kept, "code": code_digest}, sort_keys=True, separators=(",", ":"))
+    return kept
+
+
+def _digest(value: dict[str, Any]) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
 
 

@@ -78,8 +78,14 @@ def load_sweep(overrides: Sequence[str], *, conf_dir: Path | None = None) -> Loa
     points: list[Point] = []
     dropped: list[DroppedPoint] = []
     for number, choices in enumerate(_choices(axes), 1):
-        point = Point(number=number, choices=choices, experiment=composer.experiment(choices))
-        reason = next((f"where {text}" for text in root.sweep.where if not holds(text, point.experiment)), None)
+        experiment = composer.experiment(choices)
+        point = Point(
+            number=number,
+            choices=choices,
+            experiment=experiment,
+            published=tuple(one for one in root.sweep.published if all(holds(text, experiment) for text in one.where)),
+        )
+        reason = next((f"where {text}" for text in root.sweep.where if not holds(text, experiment)), None)
         if reason is None:
             points.append(point)
         else:

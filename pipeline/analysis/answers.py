@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -202,9 +203,8 @@ def _indicative_reasons(arms: Arms) -> tuple[str, ...]:
 
 
 def _mean_text(values: Sequence[float], unit: str) -> str:
-    return (
-        f"{sum(values) / len(values):,.4g} {unit}" if max(values) < 1000 else f"{sum(values) / len(values):,.0f} {unit}"
-    )
+    mean = statistics.geometric_mean(values)
+    return f"{mean:,.0f} {unit}" if mean >= 1000 else f"{mean:.4g} {unit}"
 
 
 # --------------------------------------------------------------------------- time to a loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pipeline.analysis.answers import Answer, Comparability
-from pipeline.analysis.compare import Comparison
+from pipeline.analysis.comparison import Comparison
 from pipeline.analysis.confounders import Confounder
 from pipeline.analysis.facts import Origin, recipe_hash
 from pipeline.analysis.product import Explanation

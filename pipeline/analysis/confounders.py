@@ -9,6 +9,7 @@ from pipeline.analysis.facts import RunFacts
 from pipeline.analysis.roles import BY_KEY, TUNED, VARIABLES, Estimand, Role, Severity, Variable
 
 NOT_RECORDED = "not recorded"
+_LONG_WORDS = 6
 _SAME_WORK = 0.01
 """Relative difference up to which two arms do the same work a GPU."""
 
@@ -108,7 +109,18 @@ def _confounder(variable: Variable, a: Sequence[RunFacts], b: Sequence[RunFacts]
         effect = "the batch of one GPU is the same (weak scaling); changes tokens to the loss"
     elif variable.key == "sequence_length":
         effect = _sequence_effect(a, b) or effect
-    return Confounder(variable=variable, a=value_a, b=value_b, severity=severity, effect=effect)
+    shown_a, shown_b = _apart(value_a, value_b)
+    return Confounder(variable=variable, a=shown_a, b=shown_b, severity=severity, effect=effect)
+
+
+def _apart(a: str, b: str) -> tuple[str, str]:
+    """Of two long values the first word and the words that differ."""
+    words_a, words_b = a.split(), b.split()
+    if min(len(words_a), len(words_b)) < _LONG_WORDS:
+        return a, b
+    common = set(words_a[1:]) & set(words_b[1:])
+    shown = (" ".join([words[0], *(word for word in words[1:] if word not in common)]) for words in (words_a, words_b))
+    return next(shown), next(shown)
 
 
 def _unknown(variable: Variable, known: Severity) -> Severity:

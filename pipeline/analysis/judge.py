@@ -269,8 +269,8 @@ def _judge(
     if night is None or not night.repeats:
         return Judgement(verdict=Verdict.not_run, reasons=("nothing of it left the queue by the deadline",))
     if not night.valid:
-        why = dict.fromkeys(one.invalid for one in night.repeats)
-        return Judgement(verdict=Verdict.invalid, reasons=tuple(why))
+        causes = dict.fromkeys(one.invalid for one in night.repeats)
+        return Judgement(verdict=Verdict.invalid, reasons=tuple(causes))
     baseline = baseline_of(history)
     if baseline is None:
         counted = sum(1 for one in history if one.valid)

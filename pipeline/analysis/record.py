@@ -6,9 +6,9 @@ import hashlib
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
+from pipeline.identity import DIGITS, configuration_digest
 from pipeline.planning.outcome import outcomes
 from pipeline.rundir import to_jsonable
 from pipeline.types import End, Experiment, Measured, Plan, RankMemory, RunRecord, RunState
@@ -18,9 +18,6 @@ WARM_UP_STEPS = 3
 LONG_WARM_UP_STEPS = 10
 """The same in attempts that are long enough to spare them."""
 _SPARES = 3 * LONG_WARM_UP_STEPS
-
-# What says where a run goes and how it is shown, not what is trained.
-_NOT_TRAINED = frozenset({"name", "run_root", "tracking", "calibration", "cluster"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,8 +48,8 @@ def build_record(
     return RunRecord(
         run_id=run_id,
         name=experiment.name,
-        config_hash=config_hash(experiment),
-        plan_hash=_digest(to_jsonable(plan.layout)),
+        config_hash=configuration_digest(to_jsonable(experiment)),
+        plan_hash=plan_hash(plan),
         calibration=plan.throughput.calibration if plan.throughput else "none",
         level=plan.throughput.level if plan.throughput else "",
         model=experiment.model.name,
@@ -72,6 +69,11 @@ def build_record(
         versions=dict(newest.versions),
         journal_bytes=journal_bytes,
     )
+
+
+def plan_hash(plan: Plan) -> str:
+    """What two runs share whose ranks do the same: of the layout alone."""
+    return hashlib.sha256(json.dumps(to_jsonable(plan.layout), sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
 def measure(attempts: Sequence[AttemptFacts], tokens_per_step: int) -> Measured:
@@ -110,38 +112,3 @@ def _steady(step_s: Mapping[int, float]) -> dict[int, float]:
     """Steps behind the warm-up of one attempt."""
     ordered = sorted(step_s)
     return {step: step_s[step] for step in ordered[LONG_WARM_UP_STEPS if len(ordered) >= _SPARES else WARM_UP_STEPS :]}
-
-
-# --------------------------------------------------------------------------- identity
-
-
-def config_hash(experiment: Experiment) -> str:
-    """Sixteen hexadecimal digits that two runs share when the same is trained the same way on the same hardware.
-
-    Keys that stand at their default don't count, so a key that a later version adds leaves old hashes alone; of the
-    hardware only the profile's name does.
-    """
-    trained: dict[str, object] = {
-        group.name: _what_differs(getattr(experiment, group.name))
-        for group in fields(experiment)
-        if group.name not in _NOT_TRAINED and getattr(experiment, group.name) != _default(group)
-    }
-    return _digest(trained | {"hardware": experiment.hardware.name})
-
-
-def _what_differs(value: Any) -> object:
-    if not is_dataclass(value):
-        return to_jsonable(value)
-    return {
-        one.name: _what_differs(getattr(value, one.name))
-        for one in fields(value)
-        if getattr(value, one.name) != _default(one)
-    }
-
-
-def _default(one: Field[Any]) -> object:
-    return one.default if one.default_factory is MISSING else one.default_factory()
-
-
-def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -15,8 +15,6 @@ from rich.table import Table
 from pipeline.analysis.answers import Comparability
 from pipeline.analysis.bounds import hardware_bound
 from pipeline.analysis.causes import Cause
-from pipeline.analysis.compare import Comparison
-from pipeline.analysis.compare import compare as compare_runs
 from pipeline.analysis.compare_text import (
     TITLES,
     arm_lines,
@@ -31,6 +29,8 @@ from pipeline.analysis.compare_text import (
     verdict_words,
     what_can_be_said,
 )
+from pipeline.analysis.comparison import Comparison
+from pipeline.analysis.comparison import compare as compare_runs
 from pipeline.analysis.diff import Change, difference
 from pipeline.analysis.facts import Price, RunFacts
 from pipeline.analysis.gap import Gap

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pipeline.analysis.compare import Comparison
+from pipeline.analysis.comparison import Comparison
 from pipeline.analysis.facts import RunFacts
 from pipeline.calibration_files import shipped_calibration
 from pipeline.conf_groups import options

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,35 +17,43 @@ from rich.table import Table
 from launchers.probing import Answers, NodeRequest, expand, probe_nodes
 from pipeline.config import Loaded, load
 from pipeline.errors import ConfigError, UserError
-from pipeline.hardware.recording import from_document, to_document
+from pipeline.hardware.recording import anonymous, from_document, to_document
 from pipeline.hardware.topology import NodeSnapshot
+from pipeline.placement.drift import Comparison, drift
 from pipeline.placement.unlike_nodes import Kinds, kinds_of
-from pipeline.rundir import write_text
-from pipeline.types import LauncherKind
+from pipeline.rundir import to_jsonable, write_text
+from pipeline.types import HardwareProfile, LauncherKind
 
 _NODELIST = "nodelist="
+
+Drifts = Mapping[str, tuple[Comparison, ...]]
+"""Where each node is not what the profile expects."""
 
 
 def probe_cluster(arguments: argparse.Namespace) -> int:
     """Probes nodes through their scheduler and compares them; exits with 3 when not all of them answered."""
+    if arguments.read or arguments.draw:
+        raise UserError("--read, --draw: for one node only; leave KEY=VALUE away, or save with -o and draw that file")
     loaded = load([one for one in arguments.overrides if not one.startswith(_NODELIST)])
     request = _request(loaded, arguments.overrides)
-    console = Console(highlight=False, markup=False)
     answers = probe_nodes(
         loaded.experiment.cluster,
         request,
         arguments=_passed_on(arguments),
-        environ=os.environ,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     snapshots = {node: _snapshot(node, document) for node, document in answers.documents.items()}
     kinds = kinds_of(snapshots)
+    profile = loaded.experiment.hardware if "hardware" in loaded.named_groups else None
+    drifts = {node: drift(profile, snapshot) if profile else () for node, snapshot in snapshots.items()}
     if arguments.output:
         _save(arguments.output, snapshots)
     if arguments.json:
-        print(json.dumps(_document(answers, kinds), indent=1))
+        print(json.dumps(_document(answers, kinds, profile, drifts), indent=1))
     else:
-        _print(answers, snapshots, kinds, console)
+        _print(answers, snapshots, kinds)
+        if profile:
+            _print_drift(profile.name, drifts)
     if answers.failure:
         print(f"himori: {len(answers.documents)} of {request.count} nodes answered: {answers.failure}", file=sys.stderr)
     return 3 if answers.failure else 0
@@ -63,7 +69,7 @@ def _request(loaded: Loaded, overrides: Sequence[str]) -> NodeRequest:
     lists = [one.removeprefix(_NODELIST) for one in overrides if one.startswith(_NODELIST)]
     if len(lists) > 1 or (lists and experiment.nodes is not None):
         raise ConfigError("nodelist: give it once, and not together with nodes=")
-    count = len(set(expand(lists[0]))) if lists else experiment.nodes or 1
+    count = len(set(expand(lists[0]))) if lists else 1 if experiment.nodes is None else experiment.nodes
     if count < 1:
         raise ConfigError(f"nodes: got {count}, must be at least 1")
     return NodeRequest(nodelist=lists[0] if lists else None, count=count, gpus=experiment.hardware.gpus_per_node)
@@ -84,17 +90,15 @@ def _snapshot(node: str, document: Mapping[str, Any]) -> NodeSnapshot:
 def _save(folder: Path, snapshots: Mapping[str, NodeSnapshot]) -> None:
     """A file a node: its name is outside only, serial numbers nowhere."""
     for node, snapshot in snapshots.items():
-        text = yaml.safe_dump(to_document(_anonymous(snapshot)), sort_keys=False, width=110)
+        text = yaml.safe_dump(to_document(anonymous(snapshot)), sort_keys=False, width=110)
         write_text(folder / f"{node}.yaml", text)
 
 
-def _anonymous(snapshot: NodeSnapshot) -> NodeSnapshot:
-    return dataclasses.replace(snapshot, gpus=tuple(dataclasses.replace(gpu, uuid=None) for gpu in snapshot.gpus))
-
-
-def _document(answers: Answers, kinds: Kinds) -> dict[str, Any]:
+def _document(answers: Answers, kinds: Kinds, profile: HardwareProfile | None, drifts: Drifts) -> dict[str, Any]:
     return {
         "nodes": answers.documents,
+        "profile": profile.name if profile else None,
+        "drift": {node: to_jsonable(rows) for node, rows in drifts.items()} if profile else None,
         "kinds": [list(names) for names in kinds.nodes],
         "differences": [{"what": row.what, "values": list(row.values)} for row in kinds.differences],
         "failure": answers.failure,
@@ -104,7 +108,8 @@ def _document(answers: Answers, kinds: Kinds) -> dict[str, Any]:
 # --------------------------------------------------------------------------- printing
 
 
-def _print(answers: Answers, snapshots: Mapping[str, NodeSnapshot], kinds: Kinds, console: Console) -> None:
+def _print(answers: Answers, snapshots: Mapping[str, NodeSnapshot], kinds: Kinds) -> None:
+    console = _console()
     headings = ("node", "CPUs", "cores", "NUMA", "GPUs", "NICs", "allowed CPUs", "binding")
     rows = [
         _node_row(node, snapshot, answers.documents[node].get("bindings", [])) for node, snapshot in snapshots.items()
@@ -119,6 +124,25 @@ def _print(answers: Answers, snapshots: Mapping[str, NodeSnapshot], kinds: Kinds
         _print_rows(console, ("", *names), [(row.what, *row.values) for row in kinds.differences])
     for warning in _warnings(answers.documents):
         console.print(f"warning: {warning}", soft_wrap=True)
+
+
+def _print_drift(profile: str, drifts: Drifts) -> None:
+    console = _console()
+    about: dict[Comparison, list[str]] = {}
+    for node, rows in drifts.items():
+        for row in rows:
+            about.setdefault(row, []).append(node)
+    console.print()
+    if not about:
+        console.print(f"nothing differs from profile {profile}")
+        return
+    console.print(f"not as profile {profile} expects")
+    headings = ("nodes", "", "expected", "found")
+    _print_rows(console, headings, [(_names(nodes), row.what, row.expected, row.found) for row, nodes in about.items()])
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False)
 
 
 def _node_row(node: str, snapshot: NodeSnapshot, bindings: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -71,13 +71,13 @@ def build_request(arguments: argparse.Namespace) -> Request:
     """
     loaded = load_experiment(arguments)
     experiment = loaded.experiment
-    calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
-    plan = make_plan(experiment, calibration, accept=trainable(experiment))
+    run_root = Path(experiment.run_root)
+    plan = make_plan(experiment, find_calibration(experiment.calibration, run_root), accept=trainable(experiment))
     return Request(
         experiment=experiment,
         plan=plan,
         cluster_named="cluster" in loaded.named_groups,
-        code_dir=read_code().folder(Path(experiment.run_root)),
+        code_dir=read_code().folder(run_root),
     )
 
 
@@ -102,7 +102,7 @@ def _why_untrainable(experiment: Experiment, layout: Layout) -> str | None:
 def check_place(request: Request) -> None:
     """What only matters where the run is to go, not where it is planned; raises ConfigError."""
     experiment, layout = request.experiment, request.plan.layout
-    image = experiment.cluster.container.image if experiment.cluster.container else ""
+    image = experiment.cluster.container.image or ""
     if image.startswith("/") and not Path(image).exists():
         raise ConfigError(f"cluster.container.image: {image} does not exist here; give an image that nodes see too")
     if experiment.cluster.launcher is not LauncherKind.local:

@@ -16,19 +16,19 @@ from pipeline.planning.estimates import search_layouts
 from pipeline.planning.render_estimates import search_text
 from pipeline.rundir import RunDir, create_run_dir, to_jsonable
 from pipeline.submission import job_script
-from pipeline.types import Handle, LauncherKind
+from pipeline.types import Handle, LauncherKind, Submission
 
 
 def plan(arguments: argparse.Namespace) -> int:
     """Prints the request, or the best layouts for it; changes nothing."""
     if arguments.multirun:
-        from pipeline.commands import sweeps
-
-        return sweeps.plan(arguments)
+        return _of_sweeps("plan", arguments)
     if arguments.search:
         return _search(arguments)
     request = build_request(arguments)
     run_dir = Path(request.experiment.run_root) / "RUN_ID"
+    if arguments.check:
+        return _check(request.submission(run_dir), as_json=arguments.json)
     if arguments.json:
         submission = request.submission(run_dir)
         document = {
@@ -46,14 +46,26 @@ def plan(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check(submission: Submission, *, as_json: bool) -> int:
+    from launchers.slurm_check import check_submission  # plan has to answer at once, and needs none
+
+    if submission.launcher is not LauncherKind.slurm:
+        raise ConfigError("--check: asks a Slurm cluster; give cluster=NAME of one")
+    estimate = check_submission(submission)
+    if as_json:
+        print(json.dumps(to_jsonable(estimate), indent=1))
+    else:
+        print(f"sbatch would take it: {estimate.said}")
+    return 0
+
+
 def _search(arguments: argparse.Namespace) -> int:
     experiment = load_experiment(arguments).experiment
     calibration = find_calibration(experiment.calibration, Path(experiment.run_root))
     accept = trainable(experiment)
     job, result = search_layouts(experiment, calibration, accept=accept)
-    if not result.best:
+    if result.best and not result.accepted:
         print("none of what this version can train fits; these can be planned only", file=sys.stderr)
-        job, result = search_layouts(experiment, calibration)
     print(json.dumps(to_jsonable(result), indent=1) if arguments.json else search_text(job, result, accept))
     return 0
 
@@ -61,15 +73,13 @@ def _search(arguments: argparse.Namespace) -> int:
 def submit(arguments: argparse.Namespace) -> int:
     """Hands the request to its launcher and returns at once."""
     if arguments.multirun:
-        from pipeline.commands import sweeps
-
-        return sweeps.submit(arguments)
+        return _of_sweeps("submit", arguments)
     request = build_request(arguments)
     if not request.cluster_named:
         raise ConfigError(
             "cluster: not chosen, and the default trains on this machine; give cluster=NAME (cluster=local to mean it)"
         )
-    run, handle = _hand_over(request)
+    run, handle = hand_over(request)
     if arguments.json:
         print(json.dumps({"run_id": run.run_id, "run_dir": str(run.path), "job_id": handle.job_id}))
         return 0
@@ -83,19 +93,26 @@ def submit(arguments: argparse.Namespace) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Submits, follows to the end, and says where everything is."""
+    if arguments.multirun:
+        return _of_sweeps("run", arguments)
     from pipeline.commands.follow import follow
 
-    if arguments.multirun:
-        from pipeline.commands import sweeps
-
-        return sweeps.run(arguments)
     request = build_request(arguments)
-    started, _ = _hand_over(request)
+    started, _ = hand_over(request)
     print(f"run {started.run_id} in {started.path}", flush=True)
     return follow(started, request.experiment.recipe.steps)
 
 
-def _hand_over(request: Request) -> tuple[RunDir, Handle]:
+def _of_sweeps(verb: str, arguments: argparse.Namespace) -> int:
+    """The same verb for a sweep, with the launchers it needs: one plan has to answer at once."""
+    from pipeline.commands import sweeps
+
+    of_sweeps = {"plan": sweeps.plan, "submit": sweeps.submit, "run": sweeps.run}
+    return of_sweeps[verb](arguments)
+
+
+def hand_over(request: Request) -> tuple[RunDir, Handle]:
+    """Writes a run and submits it; raises PlanRefused, ConfigError or ClusterError."""
     from launchers.launcher import launcher_for  # plan has to answer at once, and needs none
 
     why_not = request.why_untrainable()

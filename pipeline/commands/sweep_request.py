@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.calibration_files import shipped_calibration
+from pipeline.calibration_files import find_calibration
 from pipeline.code_snapshot import Code, kept_code, read_code
 from pipeline.commands.request import Request, absolute, trainable
 from pipeline.errors import PlanRefused
@@ -138,7 +138,7 @@ class _Planner:
     """Plans points; those that differ only in what no plan depends on are planned once."""
 
     def __init__(self) -> None:
-        self._calibration: Calibration = shipped_calibration()
+        self._calibrations: dict[tuple[str, str], Calibration] = {}
         self._known: dict[str, Plan | PlanRefused] = {}
 
     def plan(self, experiment: Experiment) -> Plan:
@@ -146,13 +146,21 @@ class _Planner:
         key = repr(_as_planned(experiment))
         if key not in self._known:
             try:
-                self._known[key] = make_plan(experiment, self._calibration, accept=trainable(experiment))
+                calibration = self._calibration(experiment)
+                self._known[key] = make_plan(experiment, calibration, accept=trainable(experiment))
             except PlanRefused as error:
                 self._known[key] = error
         found = self._known[key]
         if isinstance(found, PlanRefused):
             raise found
         return found
+
+    def _calibration(self, experiment: Experiment) -> Calibration:
+        """The calibration a point names, read once."""
+        key = experiment.calibration, experiment.run_root
+        if key not in self._calibrations:
+            self._calibrations[key] = find_calibration(experiment.calibration, Path(experiment.run_root))
+        return self._calibrations[key]
 
 
 def _as_planned(experiment: Experiment) -> Experiment:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from pipeline.errors import UserError
-from pipeline.types import DroppedPoint, Plan
+from pipeline.types import DroppedPoint, Plan, Published
 
 Row = Mapping[str, object]
 """Column name to value; None where there is none."""
@@ -38,14 +38,14 @@ def plan_columns(plan: Plan) -> dict[str, object]:
 
 
 def sorted_rows(rows: Sequence[Row], column: str | None) -> list[Row]:
-    """Rows by a column, the largest first; `-column` is the smallest first. Raises UserError for one there isn't."""
+    """Rows by a column, the largest first; `+column` is the smallest first. Raises UserError for one there isn't."""
     if column is None or not rows:
         return list(rows)
-    name = column.removeprefix("-")
+    name = column.removeprefix("+")
     if name not in rows[0]:
         raise UserError(f"--sort: no column {name!r}; there are: {', '.join(rows[0])}")
     known = [row for row in rows if row[name] is not None]
-    return sorted(known, key=_order(name), reverse=not column.startswith("-")) + [
+    return sorted(known, key=_order(name), reverse=not column.startswith("+")) + [
         row for row in rows if row[name] is None
     ]
 
@@ -74,6 +74,18 @@ def print_rows(rows: Sequence[Row]) -> None:
     for row in rows:
         table.add_row(*(_cell(row[name]) for name in columns))
     Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 250).print(table)
+
+
+def published_words(published: Sequence[Published]) -> str | None:
+    """What others published about a point, for its row."""
+    return "; ".join(one.says for one in published) or None
+
+
+def print_published(published: Iterable[Published]) -> None:
+    """Where published figures come from and what their set-up has that a plan here doesn't."""
+    for one in published:
+        differs = f"; not the same: {', '.join(one.differs)}" if one.differs else ""
+        print(f"published {one.says}: {one.source}{differs}")
 
 
 def print_left_out(left_out: Sequence[DroppedPoint]) -> None:

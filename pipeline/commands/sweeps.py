@@ -16,22 +16,33 @@ from rich.console import Console
 from rich.table import Table
 
 from launchers.launcher import launcher_for
+from launchers.slurm_check import check_submission
 from launchers.status import progress
 from launchers.sweep_state import PointState, point_states
 from pipeline.commands.follow import EXIT_CODES
 from pipeline.commands.program import own_name
 from pipeline.commands.sweep_request import SweepRequest, build_sweep
 from pipeline.commands.sweep_submit import Outcome, submit_points, submit_sweep
-from pipeline.commands.sweep_table import plan_columns, print_json, print_left_out, print_rows, sorted_rows
+from pipeline.commands.sweep_table import (
+    plan_columns,
+    print_json,
+    print_left_out,
+    print_published,
+    print_rows,
+    published_words,
+    sorted_rows,
+)
 from pipeline.commands.tracking import sync_quietly
-from pipeline.errors import ClusterError, UserError
+from pipeline.errors import ClusterError, ConfigError, UserError
 from pipeline.run_index import RunIndex
-from pipeline.rundir import RunDir, write_json
+from pipeline.rundir import RunDir, to_jsonable, write_json
+from pipeline.submission import resources
 from pipeline.sweepdir import Sweep, SweepDir, find_sweep, list_sweeps
-from pipeline.types import DroppedPoint, LauncherKind, RunState
+from pipeline.types import DroppedPoint, LauncherKind, Published, RunState
 
 POLL_S = 2.0
 CANCEL_WAIT_S = 60.0
+TOLD_AT_ONCE = 20
 
 
 # --------------------------------------------------------------------------- plan -m, submit -m, run -m
@@ -41,17 +52,50 @@ def plan(arguments: argparse.Namespace) -> int:
     """Prints the points of a sweep as one table; changes nothing."""
     request = build_sweep(arguments, trainable_only=False)
     rows = sorted_rows(
-        [{"point": one.point.number, **one.point.choices, **plan_columns(one.request.plan)} for one in request.planned],
+        [
+            {
+                "point": one.point.number,
+                **one.point.choices,
+                **plan_columns(one.request.plan),
+                "published": published_words(one.point.published),
+            }
+            for one in request.planned
+        ],
         arguments.sort,
     )
     if arguments.json:
-        print_json(rows, request.left_out, name=request.name, digest=request.digest)
+        published = [to_jsonable(one) for one in _published(request)]
+        print_json(rows, request.left_out, name=request.name, digest=request.digest, published=published)
         return 0
     print_rows(rows)
+    print_published(_published(request))
     print_left_out(request.left_out)
     print(f"{len(request.planned)} points" + (f", {len(request.left_out)} left out" if request.left_out else ""))
     _print_untrainable(request)
+    if arguments.check:
+        _check_groups(request)
     return 0
+
+
+def _check_groups(request: SweepRequest) -> None:
+    """Asks the scheduler about one point of each kind of job; raises ClusterError."""
+    kinds: dict[object, list[int]] = {}
+    submissions = {}
+    for one in request.planned:
+        submission = one.request.submission(request.run_root / "RUN_ID")
+        if submission.launcher is not LauncherKind.slurm:
+            raise ConfigError("--check: asks a Slurm cluster; give cluster=NAME of one")
+        kinds.setdefault(resources(submission), []).append(one.point.number)
+        submissions.setdefault(resources(submission), submission)
+    for kind, numbers in kinds.items():
+        estimate = check_submission(submissions[kind])
+        print(f"sbatch would take {len(numbers)} points ({numbers[0]}, …): {estimate.said}")
+
+
+def _published(request: SweepRequest) -> list[Published]:
+    """What others published about any of the points, each once."""
+    found = {one.says: one for planned in request.planned for one in planned.point.published}
+    return list(found.values())
 
 
 def _print_untrainable(request: SweepRequest) -> None:
@@ -97,13 +141,18 @@ def _report(outcome: Outcome, request: SweepRequest, *, as_json: bool) -> int:
 
 def _print_outcome(outcome: Outcome) -> None:
     print(f"sweep     {outcome.sweep.sweep_id}")
-    jobs = f" as {len(outcome.jobs)} jobs: {', '.join(outcome.jobs[:8])}" if outcome.jobs else ""
+    jobs = f" in {_jobs(outcome.jobs)}" if outcome.jobs else ""
     print(f"submitted {outcome.submitted} points{jobs}")
     for label, count in sorted(outcome.already.items()):
         print(f"          {count} were {label} already")
     if outcome.left:
         print(f"          {outcome.left} wait for room ({outcome.limit}); submit again for them later")
     print(f"next      {own_name()} sweep status {outcome.sweep.sweep_id}   (table, cancel, retry)")
+
+
+def _jobs(job_ids: Sequence[str]) -> str:
+    shown = ", ".join(job_ids[:8]) + (" …" if len(job_ids) > 8 else "")
+    return f"job {shown}" if len(job_ids) == 1 else f"{len(job_ids)} jobs: {shown}"
 
 
 def _follow(sweep: SweepDir) -> int:
@@ -199,10 +248,18 @@ def retry(arguments: argparse.Namespace) -> int:
 def _states(sweep: SweepDir, kept: Sweep) -> list[PointState]:
     index = RunIndex(sweep.run_root)
     found = point_states(sweep, [point.digest for point in kept.points], index)
-    for state in found.values():
-        if state.run and state.run.reaped:  # found out just now: nobody else will tell MLflow
-            sync_quietly(RunDir(sweep.run_root / state.run.run_id))
+    _tell_mlflow(sweep, [state.run.run_id for state in found.values() if state.run and state.run.reaped])
     return [found[point.digest] for point in kept.points]
+
+
+def _tell_mlflow(sweep: SweepDir, run_ids: Sequence[str]) -> None:
+    """Tells MLflow the ends found out just now, of runs it can know of; very many are left to `himori sync`."""
+    runs = [RunDir(sweep.run_root / run_id) for run_id in run_ids]
+    begun = [run for run in runs if (attempt := run.last_attempt()) and attempt.journal_dir.is_dir()]
+    sync_quietly(*begun[:TOLD_AT_ONCE])
+    if len(begun) > TOLD_AT_ONCE:
+        print(f"{len(begun) - TOLD_AT_ONCE} more ended untold: `{own_name()} sync` brings MLflow up to date",
+              file=sys.stderr)  # fmt: skip
 
 
 def _counts(states: Sequence[PointState]) -> str:

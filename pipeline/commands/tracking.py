@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -15,6 +16,8 @@ from pipeline.rundir import RunDir, find_run, list_runs
 from pipeline.tracking.store import resolve_store
 
 SYNC_MODULE = "pipeline.tracking.sync"
+PORTION = 500
+"""Runs one syncing process is given, within what a command line holds."""
 
 
 def sync(arguments: argparse.Namespace) -> int:
@@ -23,18 +26,21 @@ def sync(arguments: argparse.Namespace) -> int:
     runs = [find_run(root, wanted) for wanted in arguments.runs] if arguments.runs else list(list_runs(root))
     if not runs:
         raise UserError(f"no runs in {root}; name another folder with --run-root")
-    return max(_sync_process(run) for run in runs)
+    portions = [runs[start : start + PORTION] for start in range(0, len(runs), PORTION)]
+    return max(_sync_process(portion) for portion in portions)
 
 
-def sync_quietly(run: RunDir) -> None:
-    """Tells MLflow the end of a run that could not do so itself; `himori sync` remains where this fails."""
+def sync_quietly(*runs: RunDir) -> None:
+    """Tells MLflow the ends of runs that could not do so themselves; `himori sync` remains where this fails."""
+    if not runs:
+        return
     # On stderr: the output of the verb that noticed belongs to the verb.
-    print(f"telling MLflow how {run.run_id} ended…", file=sys.stderr, flush=True)
-    _sync_process(run, output=sys.stderr)
+    print(f"telling MLflow how {', '.join(run.run_id for run in runs)} ended…", file=sys.stderr, flush=True)
+    _sync_process(runs, output=sys.stderr)
 
 
-def _sync_process(run: RunDir, *, output: TextIO | None = None) -> int:
-    command = [sys.executable, "-P", "-m", SYNC_MODULE, str(run.path)]
+def _sync_process(runs: Sequence[RunDir], *, output: TextIO | None = None) -> int:
+    command = [sys.executable, "-P", "-m", SYNC_MODULE, *(str(run.path) for run in runs)]
     return subprocess.run(command, stdout=output, check=False).returncode
 
 

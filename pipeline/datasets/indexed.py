@@ -167,7 +167,7 @@ def _read_arrays(
             f"{path}: {len(index)} bytes, {sequences} sequences and {boundaries} boundaries take {wanted}; "
             "it was cut short or is damaged"
         )
-    body = index.data[HEADER.size :]
+    body = memoryview(index.data)[HEADER.size :]
     lengths = np.frombuffer(body, np.int32, sequences)
     offsets = np.frombuffer(body, np.int64, sequences, offset=4 * sequences)
     documents = np.frombuffer(body, np.int64, boundaries, offset=12 * sequences)

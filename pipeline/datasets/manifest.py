@@ -39,6 +39,8 @@ class InputRecord:
     documents: int = 0
     empty_documents: int = 0
     """Documents without text, left out."""
+    broken_documents: int = 0
+    """Documents that couldn't be read, left out on request."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
@@ -137,9 +137,20 @@ def _recording(text: str) -> NodeSnapshot:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise TopologyError(f"{hint}: {str(error).splitlines()[0]}") from error
+    document = _recorded_part(document)
     if not isinstance(document, dict):
         raise TopologyError(hint)
+    if "cores" not in document:
+        raise TopologyError(f"no key 'cores' as a recording has: {hint}")
     return from_document(document)
+
+
+def _recorded_part(document: Any) -> Any:
+    """A certificate (`binding/<node>.json` of a run) and `probe --json` have the node among other things."""
+    for key in ("data", "snapshot"):
+        if isinstance(document, dict) and "cores" not in document and key in document:
+            document = document[key]
+    return document
 
 
 _WHOLE: Mapping[Format, Callable[[str], NodeSnapshot]] = {

@@ -9,20 +9,25 @@ from pipeline.hardware.topology import Gpu, TopologyError, device_order, parse_i
 _NO_DEVICES = ("", "-1", "NoDevFiles")
 
 
-def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> tuple[str, ...] | None:
+def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str], *, ranks: int = 0) -> tuple[str, ...] | None:
     """Bus ids of the job's GPUs in bus order; None: these variables don't tell.
 
     Slurm's list comes first: it numbers the GPUs of the node and has all of them, while CUDA_VISIBLE_DEVICES may
     only have this task's. CUDA numbers the GPUs that the driver shows to the process. Without either all that it
-    shows are the job's. Raises TopologyError when a variable names a GPU that isn't here.
+    shows are the job's; where that are fewer than its `ranks` here and the node has more, the others may just be hidden
+    from this task: not known. Raises TopologyError when a variable names a GPU that isn't here.
     """
     in_order = sorted(gpus, key=lambda gpu: device_order(gpu.bdf))
     reachable = [gpu for gpu in in_order if gpu.is_reachable is not False]
-    found = _allocated(in_order, environment) or _visible(reachable, environment)
+    found = _allocated(in_order, environment)
+    if not found:
+        found = _visible(reachable, environment)
+        if found and len(found) < ranks and len(reachable) < len(in_order):
+            return None
     return None if found is None else tuple(gpu.bdf for gpu in in_order if gpu in found)
 
 
-def _allocated(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu]:
+def _allocated(gpus: Sequence[Gpu], environment: Mapping[str, str]) -> list[Gpu] | None:
     """By Slurm, of the step rather than of the job; none outside of Slurm or without GPUs asked for."""
     name = next((name for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS") if environment.get(name)), None)
     if name is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.hardware.topology import Gpu, Nic, NodeSnapshot, format_ids
+from pipeline.hardware.topology import Nic, NodeSnapshot, Port, format_ids
 from pipeline.placement.nics import classify_nics
 
 _GIB = 1 << 30
@@ -33,20 +34,27 @@ class Kinds:
 
 def facts(snapshot: NodeSnapshot) -> dict[str, str]:
     """What makes a node what it is, for people: no serial numbers, no free memory, nothing that a job takes away."""
+    gpus, nics = snapshot.gpus, snapshot.nics
     return {
         "CPUs": format_ids(snapshot.online),
         "cores": str(len(snapshot.cores)),
         "sockets": " | ".join(map(format_ids, snapshot.packages)) or _UNKNOWN,
         "last-level caches": str(len(snapshot.l3_groups)) if snapshot.l3_groups else _UNKNOWN,
         "NUMA nodes": " | ".join(f"{node.id}: {format_ids(node.cpus) or 'no CPUs'}" for node in snapshot.nodes),
-        "memory of each": " ".join(_memory(node.memory_total_bytes) for node in snapshot.nodes),
+        "memory": " | ".join(_memory(node.memory_total_bytes) for node in snapshot.nodes),
         "distances": " | ".join(" ".join(map(str, node.distances)) or _UNKNOWN for node in snapshot.nodes),
-        "GPUs": ", ".join(sorted({gpu.name or _UNKNOWN for gpu in snapshot.gpus})) or "none",
-        "GPU on NUMA node": " ".join(_gpu(gpu) for gpu in snapshot.gpus) or "none",
-        "compute NICs": " ".join(nic.name for nic in classify_nics(snapshot).compute) or "none",
-        "NIC on NUMA node": " ".join(f"{nic.name}:{nic.numa_node}" for nic in snapshot.nics) or "none",
-        "ports": " ".join(_ports(nic) for nic in snapshot.nics) or "none",
-        "nearest NICs": _nearest(snapshot) or "none",
+        "GPUs": ", ".join(_counted(gpu.name or _UNKNOWN for gpu in gpus)) or "none",
+        "GPU memory": ", ".join(_counted(_mib(gpu.memory_bytes) for gpu in gpus)) or "none",
+        "GPU power limit": ", ".join(_counted(_watts(gpu.power_limit_watts) for gpu in gpus)) or "none",
+        "GPU driver": snapshot.driver or _UNKNOWN,
+        "GPU bus ids": " ".join(gpu.bdf for gpu in gpus) or "none",
+        "NUMA node of each GPU": " ".join(str(gpu.numa_node) for gpu in gpus) or "none",
+        "NICs": " ".join(nic.name for nic in nics) or "none",
+        "NUMA node of each NIC": " ".join(str(nic.numa_node) for nic in nics) or "none",
+        "ports": ", ".join(_counted(_port(port) for nic in nics for port in nic.ports or ())) or _UNKNOWN,
+        "NICs that are down": " ".join(nic.name for nic in nics if _is_down(nic)) or "none",
+        "NICs for training": " ".join(nic.name for nic in classify_nics(snapshot).compute) or "none",
+        "nearest of them": _nearest(snapshot) or "none",
     }
 
 
@@ -72,21 +80,29 @@ def _memory(size: int | None) -> str:
     return _UNKNOWN if size is None else f"{float(f'{size / _GIB:.3g}'):g} GiB"
 
 
-def _gpu(gpu: Gpu) -> str:
-    return f"{gpu.bdf}:{gpu.numa_node}"
+def _mib(size: int | None) -> str:
+    return _UNKNOWN if size is None else f"{size >> 20} MiB"
 
 
-def _ports(nic: Nic) -> str:
-    ports = ",".join(
-        f"{'' if port.rate_gbps is None else f'{port.rate_gbps:g} '}{port.link_layer.value}"
-        f"{'' if port.active else ' DOWN'}"
-        for port in nic.ports or ()
-    )
-    return f"{nic.name}({ports or _UNKNOWN})"
+def _watts(limit: float | None) -> str:
+    return _UNKNOWN if limit is None else f"{limit:g} W"
+
+
+def _port(port: Port) -> str:
+    rate = "" if port.rate_gbps is None else f" {port.rate_gbps:g} Gb/s"
+    return f"{port.link_layer.value}{rate}{'' if port.active else ' down'}"
+
+
+def _is_down(nic: Nic) -> bool:
+    return bool(nic.ports) and not any(port.active for port in nic.ports or ())
+
+
+def _counted(names: Iterable[str]) -> list[str]:
+    return [f"{count} x {name}" for name, count in sorted(Counter(names).items())]
 
 
 def _nearest(snapshot: NodeSnapshot) -> str:
-    """How far each GPU is from the nearest NIC for training."""
+    """How far each GPU is from the nearest NIC for training, in the order of the bus."""
     compute = classify_nics(snapshot).compute
     if not compute:
         return ""

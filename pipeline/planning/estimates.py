@@ -116,8 +116,6 @@ def choose_layout(
     if not problems and _expected_to_fit(job):
         return job, ()
     found = search(job, calibration=calibration, only_layout=True, keep=1, limit=_QUICK, accept=accept)
-    if not found.best:  # none that can be trained: the best that can be planned
-        found = search(job, calibration=calibration, only_layout=True, keep=1, limit=_QUICK)
     if not found.best:
         return job, ()
     chosen = found.best[0]

@@ -51,6 +51,8 @@ class SearchResult:
 
     best: tuple[Candidate, ...]
     """The fastest of each kind, fastest first."""
+    accepted: bool
+    """Whether the best are among those that were to be preferred; False where none of them may fit."""
     tried: int
     illegal: int
     refused: int
@@ -71,13 +73,13 @@ def search(
     """The best layouts for a job's model, batch, formats and number of GPUs.
 
     With `only_layout` the micro-batch and the techniques stay as asked. What `accept` turns down, as the training
-    side does with what it can't build, counts as illegal.
+    side does with what it can't build, is only shown where nothing else may fit.
     """
     tried = illegal = refused = 0
     found: list[Candidate] = []
     for one in candidates(job, limit, only_layout=only_layout):
         tried += 1
-        if not (is_legal(one) and accept(one)):
+        if not is_legal(one):
             illegal += 1
             continue
         memory = estimate_memory(one)
@@ -86,16 +88,24 @@ def search(
             continue
         throughput = estimate_throughput(one, calibration=calibration, stack=stack)
         found.append(Candidate(job=one, memory=memory, throughput=throughput))
-    best = _best_of_kinds(found, keep)
+    found.sort(key=_worth, reverse=True)
+    accepted = _best_of_kinds(found, keep, accept)
+    best = accepted or _best_of_kinds(found, keep, accept_all)
     return SearchResult(
-        best=best, tried=tried, illegal=illegal, refused=refused, too_close=len(best) > 1 and _close(best[0], best[1])
+        best=best,
+        accepted=bool(accepted),
+        tried=tried,
+        illegal=illegal,
+        refused=refused,
+        too_close=len(best) > 1 and _close(best[0], best[1]),
     )
 
 
-def _best_of_kinds(found: list[Candidate], keep: int) -> tuple[Candidate, ...]:
+def _best_of_kinds(ordered: list[Candidate], keep: int, accept: Accept) -> tuple[Candidate, ...]:
     best: dict[tuple[object, ...], Candidate] = {}
-    for one in sorted(found, key=_worth, reverse=True):
-        best.setdefault(one.kind, one)
+    for one in ordered:
+        if one.kind not in best and accept(one.job):
+            best[one.kind] = one
         if len(best) == keep:
             break
     return tuple(best.values())

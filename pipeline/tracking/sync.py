@@ -245,18 +245,20 @@ def _end_ms(ending: Ending, facts: Facts) -> int | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Syncs one run directory; the exit code is 0, or that of the error it prints."""
+    """Syncs run directories; the exit code is 0, or that of the last error it prints."""
     parser = argparse.ArgumentParser(prog="python -P -m pipeline.tracking.sync", description="Upload a run to MLflow.")
-    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("run_dirs", type=Path, nargs="+", metavar="RUN_DIR")
     parser.add_argument("--follow", action="store_true", help="from within the job: until the attempt is over")
     options = parser.parse_args(arguments)
-    run = RunDir(options.run_dir.resolve())
-    try:
-        print(_follow(run) if options.follow else _summary(_sync_once(run)))
-    except HimoriError as error:
-        print(f"himori sync: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    code = 0
+    for run_dir in options.run_dirs:
+        run = RunDir(run_dir.resolve())
+        try:
+            print(_follow(run) if options.follow else _summary(_sync_once(run)), flush=True)
+        except HimoriError as error:
+            print(f"himori sync: {error}", file=sys.stderr, flush=True)
+            code = error.exit_code
+    return code
 
 
 def _sync_once(run: RunDir) -> SyncResult:

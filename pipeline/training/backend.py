@@ -68,7 +68,7 @@ def _require_transformer_engine() -> None:
     if importlib.util.find_spec("transformer_engine") is None:
         raise UserError(
             f"transformer_engine is not installed for {sys.executable}; install himori[gpu] there, or run in a "
-            f"container that has it"
+            "container that has it"
         )
 
 

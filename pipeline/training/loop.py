@@ -199,20 +199,19 @@ def _report(trainer: Trainer, step: int, result: StepResult) -> None:
 
 def _save(trainer: Trainer, step: int, result: StepResult) -> None:
     """What the recipe wants saved; when a rank was given notice, this step, and then no more."""
-    if result.told_to_end and step < trainer.steps:
-        with trainer.heartbeat.busy("checkpoint"):
-            saved = trainer.checkpoints.save(step, wait=True)
-        trainer.heartbeat.over()
-        raise Interrupted(
-            f"told to end early: step {step} is done and saved"
-            if saved
-            else f"told to end early: step {step} is done, the newest checkpoint is of {trainer.checkpoints.last_saved}"
-        )
-    if trainer.checkpoints.due(step):
-        with trainer.heartbeat.busy("checkpoint"):
-            trainer.checkpoints.save(step, wait=step == trainer.steps)
-    else:
+    is_last = step == trainer.steps
+    leaves = result.told_to_end and not is_last
+    if not (leaves or trainer.checkpoints.due(step)):
         trainer.checkpoints.poll()
+        return
+    with trainer.heartbeat.busy("checkpoint"), trainer.notice.unheard():
+        saved = trainer.checkpoints.save(step, wait=is_last or leaves)
+    if leaves:
+        trainer.heartbeat.over()
+        newest = (
+            "" if saved else f"; it could not be saved, the newest checkpoint is of {trainer.checkpoints.last_saved}"
+        )
+        raise Interrupted(f"told to end early: step {step} is done{' and saved' * saved}{newest}")
 
 
 def _accumulate(trainer: Trainer, step: int) -> list[torch.Tensor]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import faulthandler
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -28,6 +30,17 @@ class Notice:
         """Takes the signals from now on; call it in the main thread."""
         for number in SAVE_AND_LEAVE:
             signal.signal(number, self._take)
+
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """Ignores the signals meanwhile, and so for their whole life do processes that are started meanwhile: Slurm
+        signals all of a step, and a writer of checkpoints would die of it. The supervisor repeats a notice."""
+        before = [signal.signal(number, signal.SIG_IGN) for number in SAVE_AND_LEAVE]
+        try:
+            yield
+        finally:
+            for number, handler in zip(SAVE_AND_LEAVE, before, strict=True):
+                signal.signal(number, handler)
 
     def _take(self, *_: object) -> None:
         self._given = True

@@ -84,6 +84,8 @@ OBEYED = {
             "sequence_length",
             "micro_batch",
             "global_batch",
+            "init_from",
+            "lora",
             "eval_every",
             "eval_batches",
             "checkpoint_every_steps",

@@ -41,6 +41,7 @@ from pipeline.types.recipe import (
     Dispatcher,
     DType,
     LayoutRequest,
+    LoraSpec,
     LowPrecision,
     MuonScale,
     MuonSpec,
@@ -55,12 +56,14 @@ from pipeline.types.recipe import (
 )
 from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
 from pipeline.types.run import Cause, End, Handle, RankExit, RunState, Submission, WorkerCode
-from pipeline.types.sweep import DroppedPoint, Point, Root, SweepSpec
+from pipeline.types.suite import Case, KnownFailure, Suite, Tolerance
+from pipeline.types.sweep import DroppedPoint, Point, Published, Root, SweepSpec
 
 __all__ = [
     "Activation",
     "AmaxCompute",
     "Balance",
+    "Case",
     "Cause",
     "Cluster",
     "Confidence",
@@ -87,9 +90,11 @@ __all__ = [
     "Handle",
     "HardwareProfile",
     "Interval",
+    "KnownFailure",
     "LauncherKind",
     "Layout",
     "LayoutRequest",
+    "LoraSpec",
     "LowPrecision",
     "Measured",
     "MemoryEstimate",
@@ -107,6 +112,7 @@ __all__ = [
     "Precision",
     "Profile",
     "ProfileKind",
+    "Published",
     "RankExit",
     "RankMemory",
     "Reason",
@@ -124,9 +130,11 @@ __all__ = [
     "StageMemory",
     "StepTime",
     "Submission",
+    "Suite",
     "SweepSpec",
     "Techniques",
     "ThroughputEstimate",
+    "Tolerance",
     "Tracking",
     "WorkerCode",
 ]

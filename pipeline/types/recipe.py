@@ -233,6 +233,18 @@ class Techniques:
 
 
 @dataclass(kw_only=True, slots=True)
+class LoraSpec:
+    """Small trained matrices beside frozen ones (arXiv:2106.09685)."""
+
+    rank: int = 16
+    """Width of the bottleneck."""
+    alpha: float = 32.0
+    """What the adapters add is multiplied by alpha / rank."""
+    targets: list[str] = field(default_factory=lambda: ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"])
+    """Linear layers that get an adapter, by Megatron-Core's names."""
+
+
+@dataclass(kw_only=True, slots=True)
 class Recipe:
     """How much to train and in what portions."""
 
@@ -247,6 +259,10 @@ class Recipe:
     layout_invariant_weights: bool = False
     """First weights are drawn as whole tensors on the host, equal however the model is laid out: to compare layouts.
     Runs on CPUs always do; on GPUs it takes time that grows with the whole model."""
+    init_from: str | None = None
+    """Hugging Face folder whose weights the run starts with; None: they are drawn from the seed."""
+    lora: LoraSpec | None = None
+    """Adapters to train in place of the model's own weights; None: all weights are trained."""
     eval_every: int = 0
     """Steps between two looks at the loss on held-out data; 0: never."""
     eval_batches: int = 8

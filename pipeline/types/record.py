@@ -72,7 +72,7 @@ class RunRecord:
     run_id: str
     name: str
     config_hash: str
-    """Of the configuration without what doesn't change the training: names, places, tracking, calibration."""
+    """`pipeline.identity.configuration_digest`: of the configuration without what doesn't change the training."""
     plan_hash: str
     """Of the layout: who does what."""
     calibration: str

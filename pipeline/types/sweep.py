@@ -8,6 +8,19 @@ from pipeline.types.experiment import Experiment
 
 
 @dataclass(kw_only=True, slots=True)
+class Published:
+    """What somebody else published about a point, to be shown beside its plan."""
+
+    where: list[str]
+    """Conditions that tell which points it is about, as in `SweepSpec.where`."""
+    says: str
+    """In few words, with its unit."""
+    source: str
+    differs: list[str] = field(default_factory=list)
+    """What its set-up has that a plan here doesn't: why the two can't be equal."""
+
+
+@dataclass(kw_only=True, slots=True)
 class SweepSpec:
     """What a sweep varies; an experiment may carry one, the command line adds to it."""
 
@@ -17,6 +30,8 @@ class SweepSpec:
     """Keys that advance together: `[[hardware, nodes]]` pairs the first with the first, the second with the second."""
     where: list[str] = field(default_factory=list)
     """Conditions that a point has to meet, as expressions over its configuration: `layout.tp <= 8`."""
+    published: list[Published] = field(default_factory=list)
+    """Figures of others that `plan -m` shows beside the points they are about."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -35,6 +50,8 @@ class Point:
     choices: dict[str, str]
     """What distinguishes it: a value, as typed, for each key that varies."""
     experiment: Experiment
+    published: tuple[Published, ...] = ()
+    """What others published about it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -69,6 +69,17 @@ def test_without_binding_it_says_so_and_the_certificate_is_an_artifact(local_sit
     assert run.mlflow().tags["himori.binding"] == "UNBOUND"
 
 
+def test_a_rehearsal_puts_ranks_in_their_places_and_trains_nothing(local_site: Site, tmp_path: Path) -> None:
+    run = replace(local_site, run_root=tmp_path / "runs").submit("rehearsal=true")
+    assert run.wait() == 0
+    assert run.losses() == {}
+    ranks = ranks_of(run.path)
+    assert sorted(ranks) == [0, 1, 2, 3]
+    for rank in ranks.values():
+        assert [(seen["moment"], seen["cpus"]) for seen in rank["observed"]] == [("start", rank["planned"]["cpus"])]
+    assert "a rehearsal" in (run.path / "plan.txt").read_text()
+
+
 def test_one_cpu_is_shared_without_failure(tmp_path: Path) -> None:
     run_dir = run_under(["taskset", "-c", "0"], tmp_path)
     certificate = certificates(run_dir)["local"]

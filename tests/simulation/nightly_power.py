@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.analysis.judge import Night, Repeat, Verdict, baseline_of, judge, smallest_detectable
+from pipeline.analysis.judge import Night, Repeat, Verdict, baseline_of, judge, screen_alone, smallest_detectable
 
 HISTORY_NIGHTS = 20
 WITHIN_NIGHTS = 3
@@ -108,7 +108,8 @@ def simulate(
         before = list(history)
         baseline = baseline_of(history)
         assert baseline is not None
-        smallest.append(smallest_detectable(baseline))
+        alone = screen_alone(baseline, before[-1:]).smallest
+        smallest.append(smallest_detectable(baseline) if can_confirm else alone)
         for _ in range(QUIET_NIGHTS):
             alarm, confirmation = verdict(series, history, 0.0, can_confirm=can_confirm)
             alarms, asked = alarms + alarm, asked + confirmation

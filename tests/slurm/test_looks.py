@@ -192,3 +192,31 @@ def test_a_cpuset_without_the_home_node_is_said(finished: Mapping[str, Run]) -> 
         assert "memory of node 0 and its socket can't be used (allowed: [1])" in rank["warnings"]
         assert rank["observed"][0]["memory"]["mode"] == "default"
         assert rank["observed"][0]["cpus"] == rank["planned"]["cpus"]
+
+
+@pytest.mark.faults  # sixteen processes of torch: minutes on two cores, and 7 GB
+@pytest.mark.timeout(900)
+def test_sixteen_ranks_train_where_their_certificates_say(look_site: Site) -> None:
+    """Ranks on the CPU: they have no GPUs to sit beside, and are spread over all NUMA nodes."""
+    run = look_site.submit(
+        "ranks=16",
+        "cluster.ranks_per_node=8",
+        "cluster.request_gpus=false",
+        "cluster.rendezvous_timeout_s=300",
+        "cluster.sbatch.nodelist='n1,n2'",
+        "recipe.global_batch=32",
+        "recipe.steps=10",
+    )
+    assert run.wait(timeout_s=800) == 0
+    found = certificates(run.path)
+    for node, homes in (("n1", [0, 0, 1, 2, 3, 3, 4, 5]), ("n2", [0, 0, 0, 0, 1, 1, 1, 1])):
+        ranks = found[node]["ranks"]
+        assert found[node]["red"] == []
+        assert [rank["planned"]["home"] for rank in ranks] == homes
+        for rank in ranks:
+            assert [seen["moment"] for seen in rank["observed"]] == ["start", "model"]
+            assert all(seen["cpus"] == rank["planned"]["cpus"] for seen in rank["observed"])
+        cpus = [cpu for rank in ranks for cpu in rank["planned"]["cpus"]]
+        assert len(cpus) == len(set(cpus))
+    losses = list(run.losses().values())
+    assert losses[-1] < losses[0]

@@ -67,9 +67,9 @@ class Run:
         document: list[dict[str, Any]] = json.loads(self.site.himori("status", "--json", self.run_id).stdout)
         return document[0]
 
-    def wait(self) -> int:
+    def wait(self, timeout_s: float = 240) -> int:
         """`himori wait`: its exit code."""
-        return self.site.himori("wait", self.run_id, check=False).returncode
+        return self.site.himori("wait", self.run_id, check=False, timeout=timeout_s).returncode
 
     def journal(self) -> list[dict[str, Any]]:
         """All events of the first attempt."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeAlias
 
 import torch
@@ -14,6 +15,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from pipeline.training.backend import Backend
 from pipeline.training.megatron.config import transformer_config
 from pipeline.training.megatron.layers import layer_specs
+from pipeline.training.megatron.loading import load_weights
+from pipeline.training.megatron.lora import add_adapters
 from pipeline.training.megatron.losses import use_own_loss
 from pipeline.training.megatron.sharding import Wrapped, connect, wrap
 from pipeline.training.megatron.stack import require_features
@@ -34,10 +37,30 @@ def build_model(experiment: Experiment, plan: Plan, backend: Backend) -> Model:
     if experiment.techniques.overlap_tp:
         start_tp_overlap(experiment, plan.layout)
     config = transformer_config(experiment, plan.layout, backend)
-    chunks = [_chunk(experiment, plan, config, backend, vp_stage=stage) for stage in _chunk_numbers(plan)]
+    chunks = [_start(experiment, plan, config, backend, vp_stage=stage) for stage in _chunk_numbers(plan)]
     model = [wrap(experiment, plan.layout, config, chunk, backend, first=chunk is chunks[0]) for chunk in chunks]
     connect(config, model)
     return model
+
+
+def build_whole(experiment: Experiment, plan: Plan, backend: Backend) -> GPTModel:
+    """The whole model on this rank alone, its weights yet to be loaded, without gradient buffers."""
+    config = transformer_config(experiment, plan.layout, backend)
+    config.perform_initialization = False
+    model = _chunk(experiment, plan, config, backend, vp_stage=None)
+    if experiment.recipe.lora is not None:
+        add_adapters(model, experiment.recipe.lora, seed=experiment.seed)
+    return model.to(config.params_dtype)
+
+
+def _start(
+    experiment: Experiment, plan: Plan, config: TransformerConfig, backend: Backend, *, vp_stage: int | None
+) -> torch.nn.Module:
+    """A chunk with the weights it starts with."""
+    model = _chunk(experiment, plan, config, backend, vp_stage=vp_stage)
+    _set_weights(model, experiment, backend)
+    module: torch.nn.Module = Float16Module(config, model) if config.bf16 else model
+    return module
 
 
 def _chunk_numbers(plan: Plan) -> Iterator[int | None]:
@@ -46,7 +69,7 @@ def _chunk_numbers(plan: Plan) -> Iterator[int | None]:
 
 def _chunk(
     experiment: Experiment, plan: Plan, config: TransformerConfig, backend: Backend, *, vp_stage: int | None
-) -> torch.nn.Module:
+) -> GPTModel:
     model = GPTModel(
         config=config,
         transformer_layer_spec=layer_specs(config, backend.parts, vp_stage=vp_stage),
@@ -63,10 +86,18 @@ def _chunk(
         vp_stage=vp_stage,
     ).to(backend.device)
     use_own_loss(model, experiment)
-    if backend.is_cpu or experiment.recipe.layout_invariant_weights:
+    return model
+
+
+def _set_weights(model: GPTModel, experiment: Experiment, backend: Backend) -> None:
+    """The weights a chunk starts with, where Megatron's own draw isn't wanted, and what is trained of them."""
+    recipe = experiment.recipe
+    if recipe.init_from is not None:
+        load_weights(model, experiment.model, Path(recipe.init_from))
+    elif backend.is_cpu or recipe.layout_invariant_weights:
         draw_weights(model, seed=experiment.seed)
-    module: torch.nn.Module = Float16Module(config, model) if config.bf16 else model
-    return module
+    if recipe.lora is not None:
+        add_adapters(model, recipe.lora, seed=experiment.seed)
 
 
 def _positions(model: ModelSpec) -> str:

@@ -22,8 +22,8 @@ def require_features(experiment: Experiment) -> None:
         )
     if experiment.precision.low_precision_output and release < _WITH_LOW_PRECISION_OUTPUT:
         raise UserError(
-            f"precision.low_precision_output: megatron-core {__version__} doesn't have it; install 0.19 "
-            f"or leave it false"
+            f"precision.low_precision_output: megatron-core {__version__} doesn't have it; install 0.19, or leave it "
+            "false"
         )
 
 

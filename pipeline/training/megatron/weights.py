@@ -25,18 +25,22 @@ def draw_weights(model: GPTModel, *, seed: int) -> None:
     """Overwrites what a chunk of the model was built with; norms and biases keep their ones and zeros."""
     for name, parameter in torch.nn.Module.named_parameters(model):
         if parameter.dim() > 1 or name.endswith(_DRAWN_VECTORS):
-            whole = _draw(model, name, parameter, seed)
-            parameter.data.copy_(_part(model.config, name, whole, parameter.size()))
+            put_part(model, name, parameter, _draw(model, name, parameter, seed))
+
+
+def put_part(model: GPTModel, name: str, parameter: torch.Tensor, whole: torch.Tensor) -> None:
+    """Copies this rank's part of a whole tensor into a parameter of a chunk."""
+    parameter.data.copy_(_part(model.config, name, whole, parameter.size()))
 
 
 def _draw(model: GPTModel, name: str, parameter: torch.Tensor, seed: int) -> torch.Tensor:
     whole = torch.empty(_whole_size(model.config, name, parameter.size()))
-    with _seeded(f"{seed} {canonical_name(model, name)}"):
+    with seeded(f"{seed} {canonical_name(model, name)}"):
         _initializer(model.config, name)(whole)
     return whole
 
 
-class _seeded:  # noqa: N801 - reads as a function where it is used
+class seeded:  # noqa: N801 - reads as a function where it is used
     """The host's random stream is that of this text inside, and goes on as before after."""
 
     def __init__(self, text: str) -> None:

@@ -19,17 +19,36 @@ from pipeline.placement.certificate import Applied, KernelMemory, Moment, Observ
 from pipeline.placement.environment import binding_environment
 from pipeline.placement.policy import BindingPolicy, CpuPolicy
 from pipeline.rundir import AttemptDir, RunDir, to_jsonable
+from pipeline.types import HardwareProfile, NodeSpec
 
 CPUS = tuple(sorted(os.sched_getaffinity(0)))
+UNKNOWN = HardwareProfile(name="unknown")
+OTHER = HardwareProfile(name="other", node_spec=NodeSpec(numa_nodes=[33, 66]))
+DRIFT = "NUMA nodes with CPUs: expected 33 or 66, found"
 
 
 class Node:
     """Two ranks of a run, the fourth and the fifth, with all CPUs of this machine."""
 
-    def __init__(self, attempt: AttemptDir, policy: BindingPolicy, environ: dict[str, str]) -> None:
+    def __init__(
+        self,
+        attempt: AttemptDir,
+        policy: BindingPolicy,
+        environ: dict[str, str],
+        profile: HardwareProfile,
+        strict: bool,
+    ) -> None:
         self._attempt = attempt
         self._files = NodeFiles(attempt, "n1")
-        self.placing = NodePlacing("n1", files=self._files, policy=policy, uses_gpus=bool(environ), environ=environ)
+        self.placing = NodePlacing(
+            "n1",
+            files=self._files,
+            policy=policy,
+            profile=profile,
+            is_strict=strict,
+            uses_gpus=bool(environ),
+            environ=environ,
+        )
         hellos = [Hello(token="", rank=rank, local_rank=rank - 4, cpus=CPUS) for rank in (5, 4)]
         self.placed: dict[int, Placed] = asyncio.run(self.placing.place(hellos))
 
@@ -63,7 +82,13 @@ class Node:
 
 
 class MakeNode(Protocol):
-    def __call__(self, policy: BindingPolicy | None = None, environ: dict[str, str] | None = None) -> Node: ...
+    def __call__(
+        self,
+        policy: BindingPolicy | None = None,
+        environ: dict[str, str] | None = None,
+        profile: HardwareProfile = UNKNOWN,
+        strict: bool = False,
+    ) -> Node: ...
 
 
 @pytest.fixture
@@ -71,8 +96,13 @@ def node(tmp_path: Path) -> Iterator[MakeNode]:
     """Makes nodes of one attempt below `tmp_path`; their files are closed in the end."""
     made: list[Node] = []
 
-    def make(policy: BindingPolicy | None = None, environ: dict[str, str] | None = None) -> Node:
-        made.append(Node(RunDir(tmp_path).attempt(1), policy or BindingPolicy(), environ or {}))
+    def make(
+        policy: BindingPolicy | None = None,
+        environ: dict[str, str] | None = None,
+        profile: HardwareProfile = UNKNOWN,
+        strict: bool = False,
+    ) -> Node:
+        made.append(Node(RunDir(tmp_path).attempt(1), policy or BindingPolicy(), environ or {}, profile, strict))
         return made[-1]
 
     yield make
@@ -172,3 +202,32 @@ def test_a_plan_that_changes_has_another_digest(node: MakeNode) -> None:
     plan = one.placing._plan
     other = replace(plan, bindings=tuple(reversed(plan.bindings)))
     assert (plan.digest == other.digest, len(plan.digest)) == (False, 16)
+
+
+def test_a_node_that_is_not_as_expected_is_recorded_and_trains(node: MakeNode) -> None:
+    one = node(profile=OTHER)
+    assert one.placing.refusal is None
+    for rank in (4, 5):
+        one.report(rank, Moment.model)
+    certificate, journal, log = one.written()
+    assert certificate
+    assert (certificate["profile"], certificate["drift"][0]["expected"]) == ("other", "33 or 66")
+    assert journal[-1]["data"]["drift"][0].startswith(DRIFT)
+    assert f"profile other: {DRIFT}" in log
+
+
+def test_where_that_is_not_to_be_the_node_refuses_and_is_certified(node: MakeNode) -> None:
+    one = node(profile=OTHER, strict=True)
+    assert one.placing.refusal
+    assert one.placing.refusal.startswith(f"n1 is not what profile other expects: {DRIFT}")
+    certificate, journal, _ = one.written()
+    assert certificate
+    assert [event["kind"] for event in journal] == ["binding"]
+    assert len(certificate["drift"]) == 1
+
+
+def test_strictness_takes_what_is_as_expected_and_refuses_what_can_not_be_compared(node: MakeNode) -> None:
+    assert node(strict=True).placing.refusal is None
+    unreadable = node(environ={"SLURM_STEP_GPUS": "77"}, strict=True).placing.refusal
+    assert unreadable
+    assert "could not be compared with profile unknown" in unreadable

@@ -97,10 +97,14 @@ def test_facts_are_those_of_the_newest_attempt_that_tells_them(run: RunDir) -> N
 
 
 def test_certificates_are_facts_of_their_attempt_and_node(run: RunDir) -> None:
-    write(run, 1, "n1", Event("binding", 1.0, "n1", None, {"flags": ["EXACT"], "red": [], "warnings": []}))
+    drift = ["cores: expected 112, found 56"]
+    write(run, 1, "n1", Event("binding", 1.0, "n1", None, {"flags": ["EXACT"], "red": [], "drift": drift}))
     write(run, 1, "n2", Event("binding", 1.0, "n2", None, {"flags": ["FALLBACK", "EXACT"], "red": [9], "warnings": []}))
     feed = Feed(run)
     feed.read({}, final=True)
     assert feed.facts.bindings == {
-        1: {"n1": NodeBinding(frozenset({"EXACT"}), False), "n2": NodeBinding(frozenset({"EXACT", "FALLBACK"}), True)}
+        1: {
+            "n1": NodeBinding(frozenset({"EXACT"}), False, tuple(drift)),
+            "n2": NodeBinding(frozenset({"EXACT", "FALLBACK"}), True),
+        }
     }

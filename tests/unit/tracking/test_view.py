@@ -163,6 +163,14 @@ def test_the_note_begins_with_the_verdict_and_keeps_its_table_whole(view: View) 
     assert "| model | tiny, 123,456 parameters |" in note
 
 
+def test_drift_names_each_difference_once_with_its_nodes(view: View, attempt: AttemptDir) -> None:
+    cores = "cores: expected 112, found 56"
+    drifts = {"n1": (cores,), "n2": (cores, "GPUs: expected 8, found 7"), "n3": ()}
+    bindings = {node: NodeBinding(frozenset(), is_red=False, drift=drift) for node, drift in drifts.items()}
+    tags = view.tags(attempt, Ending(2, None, started=True), Facts(bindings={2: bindings}), Curves())
+    assert tags["himori.drift"] == f"{cores} (n[1-2]); GPUs: expected 8, found 7 (n2)"
+
+
 @pytest.mark.parametrize(
     ("bindings", "tag"),
     [

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import build_probe
 import numpy as np
-from training_workers import tiny_experiment
+from training_workers import plan_for, tiny_experiment
 
 from pipeline.datasets.indexed import write_indexed
 from pipeline.types import DataKind, Experiment
@@ -42,10 +43,35 @@ def main() -> None:
     backend = cpu_backend.install()
     write_files(Path.cwd())
     prints = {
-        key: [build_probe.trained(experiment_of(*parts), backend) for parts in ([beside], [beside, change])]
+        key: [trained(experiment_of(*parts), backend) for parts in ([beside], [beside, change])]
         for key, (beside, change) in CASES.items()
     }
     json.dump(prints, sys.stdout)
+
+
+def trained(experiment: Experiment, backend: Any) -> dict[str, object]:
+    """Losses of a few steps of a single rank, and what a look at held-out data says."""
+    from pipeline.datasets.opening import open_data
+    from pipeline.training import loop, megatron
+    from pipeline.training.data import samplers, shape_of
+
+    plan, recipe = plan_for(experiment), experiment.recipe
+    with build_probe.ranks(plan.layout, experiment.seed, backend):
+        model = megatron.build_model(experiment, plan, backend)
+        optimizer = megatron.build_optimizer(model, experiment)
+        opened = open_data(experiment.data, shape_of(experiment))
+        data = samplers(opened, experiment, plan.layout, dp_rank=0, cp_rank=0, device=backend.device)
+        losses = []
+        for step in range(1, recipe.steps + 1):
+            megatron.clear_gradients(model, optimizer)
+            losses += megatron.forward_backward(model, data.train.batches(step), plan.layout, recipe.sequence_length)
+            megatron.optimizer_step(optimizer)
+        looking = loop.Validation.of(data.validation, recipe)
+        return {
+            "losses": [loss.tolist() for loss in losses],
+            "validation": loop.validate(model, looking) if looking else None,
+            "looks": [step for step in range(1, STEPS + 1) if looking and looking.is_due(step, last=STEPS)],
+        }
 
 
 def experiment_of(*changes: Changes) -> Experiment:
