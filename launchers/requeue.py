@@ -1,6 +1,6 @@
 """The only requeuer: runs in the batch script, on the host, after srun, and does what the attempt's end says.
 
-`python -P -m launchers.requeue DIR`: of the run, or of the batch whose element the job is. Slurm's commands are not in every container; here they are.
+`python -P -m launchers.requeue RUN_DIR`. Slurm's commands are not in every container; here they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from launchers.attempts import earlier_ends
 from launchers.policy import excluded_nodes
 from pipeline.errors import HimoriError
 from pipeline.rundir import AttemptDir, RunDir, write_json
-from pipeline.sweepdir import BatchDir, SweepDir
 from pipeline.types import End
 
 COMMAND_TIMEOUT_S = 30.0
@@ -27,29 +26,15 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     """Requeues the job it runs in if the attempt's end asks for it; always 0, the job's own exit code is not its."""
     # Slurm ends the batch script of a job that is requeued; what is left to do takes a moment.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    run = RunDir(Path((argv or sys.argv[1:])[0]))
     try:
-        run = _run_in(Path((argv or sys.argv[1:])[0]), environ)
         attempt = run.attempt(run.read_submission().attempt + int(environ.get("SLURM_RESTART_COUNT", "0")))
         end = attempt.read_end()
         if end is not None and end.continues:
-            _requeue(run, attempt, end, _job_id(environ))
+            _requeue(run, attempt, end, environ["SLURM_JOB_ID"])
     except (HimoriError, OSError, KeyError) as error:
         print(f"himori: not requeued: {error}", file=sys.stderr, flush=True)
     return 0
-
-
-def _run_in(folder: Path, environ: Mapping[str, str]) -> RunDir:
-    batch = BatchDir(folder).read()
-    if batch is None:
-        return RunDir(folder)
-    member = batch.members[int(environ.get("SLURM_ARRAY_TASK_ID", "0"))]
-    return RunDir(SweepDir(folder.parent.parent).run_root / member.run_id)
-
-
-def _job_id(environ: Mapping[str, str]) -> str:
-    if "SLURM_ARRAY_TASK_ID" in environ:
-        return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
-    return environ["SLURM_JOB_ID"]
 
 
 def _requeue(run: RunDir, attempt: AttemptDir, end: End, job_id: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from launchers.dispatch import start_supervisor
+from launchers.own_environment import own_environment
 from launchers.slurm_commands import last_line, rows_of, run_command, split_rows
 from launchers.view import JobPhase, JobView
 from pipeline.errors import ClusterError
@@ -135,7 +135,7 @@ def _executor(submission: Submission) -> Iterator[submitit.SlurmExecutor]:
         )
         executor.update_parameters(**submitit_parameters(submission))
         # What sbatch prints is in the error that is raised; submitit would print it a second time.
-        with _own_environment(), contextlib.redirect_stderr(io.StringIO()):
+        with own_environment(), contextlib.redirect_stderr(io.StringIO()):
             yield executor
     except (FailedJobError, FailedSubmissionError) as error:
         raise ClusterError(f"sbatch refused the job: {last_line(str(error))}") from error
@@ -161,17 +161,6 @@ def submitit_parameters(submission: Submission) -> dict[str, Any]:
         "teardown": list(submission.teardown),
         "wckey": None,
     }
-
-
-@contextlib.contextmanager
-def _own_environment() -> Iterator[None]:
-    """Hides the variables of a job we may be inside of: sbatch and submitit would take them for the new job's."""
-    leaked = [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_"))]
-    kept = {name: os.environ.pop(name) for name in leaked if name != "SLURM_CONF"}
-    try:
-        yield
-    finally:
-        os.environ.update(kept)
 
 
 # --------------------------------------------------------------------------- asking

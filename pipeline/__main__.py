@@ -9,7 +9,19 @@ import sys
 from collections.abc import Sequence
 
 from pipeline import __version__
-from pipeline.arguments import analysis, calibrate, data, nightly, probe, profile, request, runs, sweeps, tracking
+from pipeline.arguments import (
+    analysis,
+    calibrate,
+    data,
+    export,
+    nightly,
+    probe,
+    profile,
+    request,
+    runs,
+    sweeps,
+    tracking,
+)
 from pipeline.arguments.verbs import Verbs, add_verb
 from pipeline.errors import HimoriError
 
@@ -24,6 +36,7 @@ FAMILIES = (
     nightly,
     tracking,
     data,
+    export,
     calibrate,
     probe,
     profile,

@@ -44,6 +44,8 @@ class Manifest:
     consumed_samples: int
     """Samples that were trained on: with the seed, where the data goes on."""
     seed: int
+    data_digest: str
+    """Of what was read and how it was cut and blended: on other data there is nothing to go on with."""
     layout: Layout
     """Of the ranks that wrote it; ranks of another layout can load it."""
     megatron_core: str

@@ -9,14 +9,19 @@ from __future__ import annotations
 import re
 
 from pipeline.errors import UserError
+from pipeline.planning.data_paths import input_paths
 from pipeline.types import Cluster, Container, ContainerRuntime, Experiment, LauncherKind
 
 
 def refuse_container(cluster: Cluster) -> None:
     """Raises UserError for an image that would be taken for another one, or that this launcher can't start."""
     container = cluster.container
-    if container is None:
+    if container.runtime is ContainerRuntime.none:
+        if container.image:
+            raise UserError("cluster.container.image: has no effect without cluster.container.runtime=pyxis|apptainer")
         return
+    if not container.image:
+        raise UserError("cluster.container.image: names no image; give a file or what the runtime pulls from")
     if container.runtime is ContainerRuntime.pyxis and cluster.launcher is not LauncherKind.slurm:
         raise UserError("cluster.container.runtime: pyxis is a plugin of Slurm; this cluster is local, use apptainer")
     # Pyxis takes a relative path for the name of an image in a registry.
@@ -32,7 +37,7 @@ def refuse_container(cluster: Cluster) -> None:
 def srun_options(experiment: Experiment, *, run_dir: str) -> tuple[str, ...]:
     """What srun is told of the image: Pyxis starts whole tasks inside it."""
     container = experiment.cluster.container
-    if container is None or container.runtime is not ContainerRuntime.pyxis:
+    if container.runtime is not ContainerRuntime.pyxis:
         return ()
     return (
         f"--container-image={container.image}",
@@ -46,16 +51,17 @@ def srun_options(experiment: Experiment, *, run_dir: str) -> tuple[str, ...]:
 def worker_python(experiment: Experiment, *, run_dir: str, own: str) -> tuple[str, ...]:
     """The command that is a worker's interpreter: `own`, or one in an image that its supervisor starts."""
     container = experiment.cluster.container
-    if container is None or container.runtime is not ContainerRuntime.apptainer:
+    if container.runtime is not ContainerRuntime.apptainer:
         return (own,)
     binds = [option for mount in _mounts(experiment, container, run_dir) for option in ("--bind", mount)]
     gpus = ("--nv",) if experiment.hardware.gpus_per_node else ()
-    return ("apptainer", "exec", "--no-home", *gpus, *binds, container.image, container.python)
+    return ("apptainer", "exec", "--no-home", *gpus, *binds, str(container.image), container.python)
 
 
 def _mounts(experiment: Experiment, container: Container, run_dir: str) -> list[str]:
     """Run root and data under their own names, then what the site adds."""
     own = [run_dir.rstrip("/").rsplit("/", 1)[0]]
-    if experiment.data.path is not None:
-        own.append(experiment.data.path)
+    for read in input_paths(experiment):
+        # Beside an index lie the tokens it is of.
+        own.append(read.path.rsplit("/", 1)[0] if read.path.endswith(".idx") else read.path)
     return [mount if ":" in mount else f"{mount}:{mount}" for mount in [*own, *container.mounts]]

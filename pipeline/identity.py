@@ -34,7 +34,7 @@ VOLATILE = {
         "price_currency",
         "price_basis",
     ),
-    "hardware": ("description", "gpu_spec", "node_spec", "software"),
+    "hardware": ("description", "gpu_spec", "node_spec", "software", "software_sources"),
 }
 """Keys by group that say where, when or at what price a run happens, not what it computes."""
 

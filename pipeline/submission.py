@@ -51,7 +51,8 @@ def prepare(
         attempt=attempt,
         nodes=plan.layout.nodes,
         ranks_per_node=plan.layout.ranks_per_node,
-        python=_python(cluster) or python,
+        python=cluster.python or python,
+        task_python=_task_python(cluster),
         time_limit_min=cluster.time_limit_min,
         setup=_setup(cluster, code_dir),
         sbatch=(),
@@ -76,15 +77,20 @@ def as_part_of(submission: Submission, *, batch_dir: str, count: int, parallel: 
         "output": f"{logs_folder(part)}/%A_%a_0_log.out",
     }
     srun = (f"--output={logs_folder(part)}/%A_%a_%N_srun.out", *submission.srun[1:])
-    teardown = _teardown(part.python, batch_dir)
+    teardown = _teardown(part, f'"$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {shlex.quote(runs_file(batch_dir))})"')
     return replace(part, sbatch=tuple(sorted(options.items())), srun=srun, teardown=teardown)
+
+
+def runs_file(batch_dir: str) -> str:
+    """Where the batch script of an array finds its own run: a run directory a line, in the order of the indices."""
+    return f"{batch_dir}/runs"
 
 
 def resources(submission: Submission) -> tuple[object, ...]:
     """What has to be equal for runs to share a job array: all but what names the single run."""
     of_the_run = {"comment", "output"}
     sbatch = tuple(item for item in submission.sbatch if item[0] not in of_the_run)
-    return (sbatch, submission.srun[1:], submission.setup, submission.python, submission.launcher)
+    return (sbatch, submission.srun[1:], submission.setup, submission.python, submission.task_python)
 
 
 def comment_for(run_id: str) -> str:
@@ -105,8 +111,8 @@ def logs_folder(submission: Submission) -> str:
 
 
 def python_command(submission: Submission) -> str:
-    """The interpreter as a shell command, in safe-path mode: the working directory can't shadow our packages."""
-    return f"{shlex.quote(submission.python)} -P"
+    """A task's interpreter as a shell command, in safe-path mode: the working directory can't shadow our packages."""
+    return f"{shlex.quote(submission.task_python or submission.python)} -P"
 
 
 def job_script(submission: Submission) -> str:
@@ -121,11 +127,11 @@ def job_script(submission: Submission) -> str:
 # --------------------------------------------------------------------------- Slurm
 
 
-def _python(cluster: Cluster) -> str | None:
-    """The interpreter a task starts with; with Pyxis that is one inside the image."""
-    if cluster.container and cluster.container.runtime is ContainerRuntime.pyxis:
+def _task_python(cluster: Cluster) -> str:
+    """The interpreter inside the image, where whole tasks run there."""
+    if cluster.container.runtime is ContainerRuntime.pyxis:
         return cluster.container.python
-    return cluster.python
+    return ""
 
 
 def _setup(cluster: Cluster, code_dir: str) -> tuple[str, ...]:
@@ -158,7 +164,7 @@ def _with_slurm(submission: Submission, experiment: Experiment, plan: Plan) -> S
         setup=(_END_TIME, *submission.setup),
         sbatch=_sbatch_options(submission, experiment.cluster, plan),
         srun=(*_srun_arguments(submission, plan), *srun_options(experiment, run_dir=submission.run_dir)),
-        teardown=_teardown(submission.python, submission.run_dir),
+        teardown=_teardown(submission, shlex.quote(submission.run_dir)),
     )
 
 
@@ -169,12 +175,12 @@ _END_TIME = (
 """Slurm tells a job its end from 23.02 on; before that it is asked, so that no notice is mistaken for another."""
 
 
-def _teardown(python: str, folder: str) -> tuple[str, ...]:
+def _teardown(submission: Submission, run_dir: str) -> tuple[str, ...]:
     """After srun, on the host: whether the job is queued again; the job's exit code stays srun's.
 
-    `folder` is the run's, or that of the batch whose element the job is.
+    `run_dir` is a word of the shell.
     """
-    requeue = f"{shlex.quote(python)} -P -m launchers.requeue {shlex.quote(folder)}"
+    requeue = f"{shlex.quote(submission.python)} -P -m launchers.requeue {run_dir}"
     return ("himori_code=$?", requeue, "exit $himori_code")
 
 

@@ -93,7 +93,7 @@ def _machines(observations: Sequence[Observation]) -> Counter[str]:
 def fitness(observations: Sequence[Observation], base: Calibration) -> Fitness:
     """How well the observations predict each other."""
     alone = [abs(math.expm1(-error)) for error in left_out_error(observations, base=base)]
-    with_base = [abs(math.expm1(-(one.log_ratio - _said(one, base)))) for one in observations]
+    with_base = [abs(math.expm1(-(one.log_ratio - base.factor(one.groups())))) for one in observations]
     plain = [abs(math.expm1(-one.log_ratio)) for one in observations]
     return Fitness(
         runs=len(observations),
@@ -103,13 +103,3 @@ def fitness(observations: Sequence[Observation], base: Calibration) -> Fitness:
         left_out=statistics.median(alone),
         left_out_p90=sorted(alone)[min(len(alone) - 1, int(0.9 * len(alone)))],
     )
-
-
-def _said(one: Observation, base: Calibration) -> float:
-    """What a calibration says of the narrowest group of an observation."""
-    known = 0.0
-    for key in one.groups():
-        if key not in base.factors:
-            break
-        known = base.factors[key]
-    return known

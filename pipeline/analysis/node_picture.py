@@ -110,9 +110,9 @@ class _Drawing:
 
     def figure(self) -> Figure:
         """Lays out and draws all of it."""
-        widths = [sum(map(_card_width, row)) + _GAP * (len(row) - 1) for row in self._scene.rows]
+        widths = [max(map(_card_width, row)) * len(row) + _GAP * (len(row) - 1) for row in self._scene.rows]
         width = max((*widths, 2 * _CARD_MIN_WIDTH))
-        heights = [max(_card_height(one, _stretched(row, width)[one]) for one in row) for row in self._scene.rows]
+        heights = [max(_card_height(one, _shared_width(row, width)) for one in row) for row in self._scene.rows]
         footer = self._footer()
         height = _HEADER + sum(heights) + _GAP * len(heights) + _LINE * len(footer)
         figure = Figure(figsize=(width + 2 * _MARGIN, height + 2 * _MARGIN), facecolor=self._colours.page)
@@ -132,10 +132,9 @@ class _Drawing:
         return figure
 
     def _row(self, row: Sequence[Domain], y: float, width: float, height: float) -> None:
-        x = 0.0
-        for domain, card_width in _stretched(row, width).items():
-            self._card(domain, x, y, card_width, height)
-            x += card_width + _GAP
+        each = _shared_width(row, width)
+        for place, domain in enumerate(row):
+            self._card(domain, place * (each + _GAP), y, each, height)
 
     def _card(self, domain: Domain, x: float, y: float, width: float, height: float) -> None:
         self._box(x, y, width, height, fill=self._colours.card)
@@ -247,10 +246,9 @@ def _card_width(domain: Domain) -> float:
     return max(_CARD_MIN_WIDTH, 2 * _PAD + seats * _SEAT_WIDTH)
 
 
-def _stretched(row: Sequence[Domain], width: float) -> dict[Domain, float]:
-    """Widths of cards that share what the widest row leaves over."""
-    spare = (width - sum(map(_card_width, row)) - _GAP * (len(row) - 1)) / len(row)
-    return {domain: _card_width(domain) + spare for domain in row}
+def _shared_width(row: Sequence[Domain], width: float) -> float:
+    """Of each card of a row that fills the picture."""
+    return (width - _GAP * (len(row) - 1)) / len(row)
 
 
 def _cores_per_row(width: float, count: int) -> int:

@@ -32,7 +32,7 @@ def add(verbs: Verbs) -> None:
             help="a node that is not what the hardware profile expects ends the run (cluster.strict_profile=true)",
         )
         if name == "plan":
-            verb.add_argument("--sort", metavar="COLUMN", help="with -m: the largest first; -COLUMN the smallest first")
+            verb.add_argument("--sort", metavar="COLUMN", help="with -m: the largest first; +COLUMN the smallest first")
             verb.add_argument("--check", action="store_true", help="ask the scheduler whether and when it would start")
             verb.add_argument("--search", action="store_true", help="try layouts for it and show the best few")
         if name != "run":

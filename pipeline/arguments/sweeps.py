@@ -14,7 +14,7 @@ def add(verbs: Verbs) -> None:
     status = add_verb(inner, "status", (module, "status"), "how far sweeps are; without SWEEP all of the run root")
     status.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweep ids, unique parts of them, or `last`")
     table = add_verb(inner, "table", (module, "table"), "the points of a sweep: choices, state, newest numbers")
-    table.add_argument("--sort", metavar="COLUMN", help="the largest first; -COLUMN the smallest first")
+    table.add_argument("--sort", metavar="COLUMN", help="the largest first; +COLUMN the smallest first")
     cancel = add_verb(inner, "cancel", (module, "cancel"), "end what of a sweep waits or runs")
     retry = add_verb(inner, "retry", (module, "retry"), "submit again what of a sweep is missing or failed")
     for verb in (table, cancel, retry):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import cattrs
 
 from pipeline.errors import UserError
 from pipeline.hardware.node_texts import NodeText, snapshot_of_texts
@@ -14,7 +17,9 @@ from pipeline.hardware.nvml import read_nvml
 from pipeline.hardware.snapshot import read_snapshot
 from pipeline.hardware.topology import NodeSnapshot
 from pipeline.hardware.visibility import visible_gpus
+from pipeline.placement.binding import Binding
 from pipeline.placement.environment import allowed_before_binding
+from pipeline.rundir import from_jsonable
 
 STANDARD_INPUT = Path("-")
 
@@ -35,6 +40,17 @@ def read_node(paths: Sequence[Path]) -> NodeSnapshot:
 def read_texts(paths: Sequence[Path]) -> list[NodeText]:
     """The files as text, `-` from standard input."""
     return [NodeText(str(path), _text(path)) for path in paths]
+
+
+def certified_bindings(texts: Sequence[NodeText]) -> tuple[Binding, ...]:
+    """Where the ranks of a run were put, if this is a certificate (`binding/<node>.json`); else nothing."""
+    for text in texts:
+        try:
+            ranks = json.loads(text.text)["data"]["ranks"]
+            return tuple(from_jsonable(rank["planned"], Binding) for rank in ranks if rank["planned"])
+        except (ValueError, KeyError, TypeError, cattrs.BaseValidationError):
+            continue
+    return ()
 
 
 def _text(path: Path) -> str:

@@ -12,8 +12,9 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.commands.node_sources import read_node
+from pipeline.commands.node_sources import certified_bindings, read_texts, this_node
 from pipeline.errors import UserError
+from pipeline.hardware.node_texts import snapshot_of_texts
 from pipeline.hardware.recording import anonymous, to_document
 from pipeline.hardware.topology import Gpu, Nic, NodeSnapshot, NumaNode, format_ids
 from pipeline.placement.binding import Binding, bind
@@ -33,10 +34,10 @@ def probe(arguments: argparse.Namespace) -> int:
 
         return probe_cluster(arguments)
     _check_picture(arguments.draw)
-    snapshot = read_node(arguments.read)
-    count = arguments.ranks if arguments.ranks is not None else _usual_ranks(snapshot)
-    ranks = [LocalRank(local_rank=rank, rank=rank) for rank in range(count)]
-    bindings = bind(snapshot, ranks, BindingPolicy(cpus=CpuPolicy(arguments.policy))) if ranks else ()
+    texts = read_texts(arguments.read)
+    snapshot = snapshot_of_texts(texts) if texts else this_node()
+    certified = certified_bindings(texts) if arguments.ranks is None else ()
+    bindings = certified or _bindings(snapshot, arguments)
     if arguments.output:
         write_text(arguments.output, yaml.safe_dump(to_document(anonymous(snapshot)), sort_keys=False, width=110))
     if arguments.json:
@@ -48,6 +49,12 @@ def probe(arguments: argparse.Namespace) -> int:
     if arguments.draw is not None:
         _draw(arguments, snapshot, bindings)
     return 0
+
+
+def _bindings(snapshot: NodeSnapshot, arguments: argparse.Namespace) -> tuple[Binding, ...]:
+    count = arguments.ranks if arguments.ranks is not None else _usual_ranks(snapshot)
+    ranks = [LocalRank(local_rank=rank, rank=rank) for rank in range(count)]
+    return bind(snapshot, ranks, BindingPolicy(cpus=CpuPolicy(arguments.policy))) if ranks else ()
 
 
 def _check_picture(path: Path | None) -> None:

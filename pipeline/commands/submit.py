@@ -16,7 +16,7 @@ from pipeline.planning.estimates import search_layouts
 from pipeline.planning.render_estimates import search_text
 from pipeline.rundir import RunDir, create_run_dir, to_jsonable
 from pipeline.submission import job_script
-from pipeline.types import Handle, LauncherKind
+from pipeline.types import Handle, LauncherKind, Submission
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -27,6 +27,8 @@ def plan(arguments: argparse.Namespace) -> int:
         return _search(arguments)
     request = build_request(arguments)
     run_dir = Path(request.experiment.run_root) / "RUN_ID"
+    if arguments.check:
+        return _check(request.submission(run_dir), as_json=arguments.json)
     if arguments.json:
         submission = request.submission(run_dir)
         document = {
@@ -41,6 +43,19 @@ def plan(arguments: argparse.Namespace) -> int:
         why_not = request.why_untrainable()
         if why_not:
             print(f"\nplanned only, can't be submitted yet\n  {why_not}")
+    return 0
+
+
+def _check(submission: Submission, *, as_json: bool) -> int:
+    from launchers.slurm_check import check_submission  # plan has to answer at once, and needs none
+
+    if submission.launcher is not LauncherKind.slurm:
+        raise ConfigError("--check: asks a Slurm cluster; give cluster=NAME of one")
+    estimate = check_submission(submission)
+    if as_json:
+        print(json.dumps(to_jsonable(estimate), indent=1))
+    else:
+        print(f"sbatch would take it: {estimate.said}")
     return 0
 
 

@@ -25,7 +25,7 @@ from pipeline.commands.sweep_request import PlannedPoint, SweepRequest
 from pipeline.errors import ClusterError, ConfigError, PlanRefused
 from pipeline.run_index import RunIndex
 from pipeline.rundir import RunDir, json_text, make_durable, new_run_id, write_json, yaml_text
-from pipeline.submission import as_part_of, job_script, resources
+from pipeline.submission import as_part_of, job_script, resources, runs_file
 from pipeline.sweepdir import Batch, Claims, Member, PointOf, SweepDir, claims_of, keep_sweep, own_claim, sweep_dir
 from pipeline.tracking.provenance import Provenance, boot_id, collect_provenance
 from pipeline.types import LauncherKind, RunState, Submission
@@ -189,6 +189,7 @@ def _submit_chunk(
             submission = dataclasses.replace(submission, index=index)
         _write_point(one, submission, folder, request.name, provenance)
     members = tuple(Member(digest=one.planned.digest, run_id=one.run.run_id, tries=one.tries) for one in chunk)
+    Path(runs_file(str(batch.path))).write_text("".join(f"{one.run.path}\n" for one in chunk), encoding="utf-8")
     write_json(batch.batch_file, Batch(sweep_id=folder.sweep_id, members=members))
     make_durable(batch.path)
     runs = [one.run for one in chunk]

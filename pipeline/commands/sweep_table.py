@@ -38,14 +38,14 @@ def plan_columns(plan: Plan) -> dict[str, object]:
 
 
 def sorted_rows(rows: Sequence[Row], column: str | None) -> list[Row]:
-    """Rows by a column, the largest first; `-column` is the smallest first. Raises UserError for one there isn't."""
+    """Rows by a column, the largest first; `+column` is the smallest first. Raises UserError for one there isn't."""
     if column is None or not rows:
         return list(rows)
-    name = column.removeprefix("-")
+    name = column.removeprefix("+")
     if name not in rows[0]:
         raise UserError(f"--sort: no column {name!r}; there are: {', '.join(rows[0])}")
     known = [row for row in rows if row[name] is not None]
-    return sorted(known, key=_order(name), reverse=not column.startswith("-")) + [
+    return sorted(known, key=_order(name), reverse=not column.startswith("+")) + [
         row for row in rows if row[name] is None
     ]
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launchers.launcher import launcher_for
+from launchers.slurm_check import check_submission
 from launchers.status import progress
 from launchers.sweep_state import PointState, point_states
 from pipeline.commands.follow import EXIT_CODES
@@ -32,11 +33,12 @@ from pipeline.commands.sweep_table import (
     sorted_rows,
 )
 from pipeline.commands.tracking import sync_quietly
-from pipeline.errors import ClusterError, UserError
+from pipeline.errors import ClusterError, ConfigError, UserError
 from pipeline.run_index import RunIndex
 from pipeline.rundir import RunDir, to_jsonable, write_json
+from pipeline.submission import resources
 from pipeline.sweepdir import Sweep, SweepDir, find_sweep, list_sweeps
-from pipeline.types import DroppedPoint, LauncherKind, Published, RunState
+from pipeline.types import DroppedPoint, LauncherKind, Published, RunState, Submission
 
 POLL_S = 2.0
 CANCEL_WAIT_S = 60.0
@@ -70,7 +72,24 @@ def plan(arguments: argparse.Namespace) -> int:
     print_left_out(request.left_out)
     print(f"{len(request.planned)} points" + (f", {len(request.left_out)} left out" if request.left_out else ""))
     _print_untrainable(request)
+    if arguments.check:
+        _check_groups(request)
     return 0
+
+
+def _check_groups(request: SweepRequest) -> None:
+    """Asks the scheduler about one point of each kind of job; raises ClusterError."""
+    kinds: dict[object, list[int]] = {}
+    submissions: dict[object, Submission] = {}
+    for one in request.planned:
+        submission = one.request.submission(request.run_root / "RUN_ID")
+        if submission.launcher is not LauncherKind.slurm:
+            raise ConfigError("--check: asks a Slurm cluster; give cluster=NAME of one")
+        kinds.setdefault(resources(submission), []).append(one.point.number)
+        submissions.setdefault(resources(submission), submission)
+    for kind, numbers in kinds.items():
+        estimate = check_submission(submissions[kind])
+        print(f"sbatch would take {len(numbers)} points ({numbers[0]}, …): {estimate.said}")
 
 
 def _published(request: SweepRequest) -> list[Published]:

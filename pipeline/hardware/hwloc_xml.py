@@ -20,7 +20,7 @@ from pipeline.hardware.topology import (
     parse_mask,
 )
 
-_GPU = re.compile(r"03(00|02|80) \[(10de|1002):")
+_GPU = re.compile(r"03(?:00|02|80) \[(?:10de|1002):([0-9a-f]{4})\]")
 """Display controllers of the two makers of GPUs; a board's own VGA is another's."""
 _RDMA = "3"
 """hwloc's number for OpenFabrics devices."""
@@ -57,7 +57,7 @@ def parse_hwloc(text: str) -> NodeSnapshot:
     online = {cpu for core in cores for cpu in core}
     nodes = _nodes(machine, root)
     devices = list(_devices(machine, (), machine))
-    gpus = tuple(_gpu(device) for device in devices if _GPU.match(device.element.get("pci_type", "")))
+    gpus = tuple(gpu for device in devices if (gpu := _gpu(device)) is not None)
     return NodeSnapshot(
         nodes=nodes,
         cores=tuple(sorted(cores)),
@@ -172,11 +172,16 @@ def _numa_node(device: _Device) -> int:
     return device.nodes[0] if len(device.nodes) == 1 else -1
 
 
-def _gpu(device: _Device) -> Gpu:
+def _gpu(device: _Device) -> Gpu | None:
+    """By its class and maker; its names in the PCI list (GH100 [H100 SXM5 80GB]) are not those of its driver."""
+    match = _GPU.match(device.element.get("pci_type", ""))
+    if match is None:
+        return None
     return Gpu(
         bdf=device.bdf,
         uuid=device.info("NVIDIAUUID"),
-        name=device.info("GPUModel") or device.info("PCIDevice"),
+        name=device.info("GPUModel"),
+        pci_device_id=match[1],
         numa_node=_numa_node(device),
         local_cpus=device.local_cpus,
         pci_path=device.path,

@@ -74,6 +74,10 @@ class Calibration:
             count=self.counts.get(key, 0.0),
         )
 
+    def factor(self, keys: Sequence[str]) -> float:
+        """The log factor of the narrowest of nested groups that has one; 0 without any."""
+        return self.factors.get(_narrowest(keys, self.factors)[1], 0.0)
+
     def spread(self, kind: str, stack: str, level: int) -> Spread:
         """Spread of runs around predictions that had to stop at `level`: of this software, else of all."""
         half = UNCALIBRATED_HALF_WIDTH[kind]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pipeline.planning.job import Job
+from pipeline.planning.job import Job, recomputes
 from pipeline.planning.layout import Problem
 from pipeline.types import CrossEntropy, LowPrecision
 
@@ -21,12 +21,23 @@ class Need:
     why: str
 
 
-# First versions that know a GPU generation (CUDA, driver and torch release notes).
+# First versions that know a GPU generation (CUDA, driver and torch release notes; conf/hardware/software).
 _GENERATIONS = (
-    (103, (("cuda", "12.9"), ("driver", "575"), ("torch", "2.8"))),
-    (100, (("cuda", "12.8"), ("driver", "570"), ("torch", "2.7"))),
+    (103, (("cuda", "12.9"), ("driver", "575"), ("torch", "2.8"), ("te", "2.0"))),
+    (100, (("cuda", "12.8"), ("driver", "570"), ("torch", "2.7"), ("te", "2.0"))),
     (90, (("cuda", "11.8"), ("driver", "520"), ("torch", "2.0"))),
+    (80, (("cuda", "11.0"), ("driver", "450"))),
 )
+_SUPPORTED = (
+    Need("megatron-core", "0.16", None, "himori trains with 0.16 to 0.19"),
+    Need("megatron-core", None, "0.20", "himori trains with 0.16 to 0.19"),
+)
+"""What the training side is written for (pyproject.toml, himori[train])."""
+# What one release knows and the one before doesn't, beside the formats.
+_BLOCKWISE_CUDA = "12.9"
+"""Transformer Engine's condition for fp8 in blocks (pytorch/fp8.py), whatever the GPU."""
+_RECOMPUTE_IN_FP8 = "2.6"
+"""Megatron-Core's condition for recomputing norms and expert activations in fp8 (transformer_config.py of 0.16)."""
 # Megatron-Core's own conditions on Transformer Engine (fp8_utils.py, fp4_utils.py of 0.16).
 _RECIPES = {
     LowPrecision.fp8_delayed: "1.0",
@@ -47,10 +58,15 @@ def needs(job: Job) -> Iterator[Need]:
     low, techniques = job.precision.low_precision, job.techniques
     if low is not None:
         yield Need("te", _RECIPES[low], None, f"{low.value} appeared with it")
+        if low is LowPrecision.fp8_blockwise:
+            yield Need("cuda", _BLOCKWISE_CUDA, None, "Transformer Engine multiplies fp8 in blocks from there on")
+        if recomputes(job, "layernorm") or recomputes(job, "moe_act"):
+            yield Need("te", _RECOMPUTE_IN_FP8, None, "recompute of layernorm or moe_act in low precision needs it")
     if techniques.param_remainders or techniques.moments is not techniques.moments.fp32:
         yield Need("te", "2.1", None, "the precision-aware optimizer needs it")
     if techniques.cross_entropy is CrossEntropy.te:
         yield Need("megatron-core", None, "0.19", "0.19 refuses Transformer Engine's cross entropy; use native")
+    yield from _SUPPORTED
 
 
 def check_software(job: Job, offered: Mapping[str, str]) -> list[Problem]:

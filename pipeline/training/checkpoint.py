@@ -35,8 +35,8 @@ from pipeline.checkpoints import (
 from pipeline.errors import RunDirError
 from pipeline.rundir import RunDir
 from pipeline.training import megatron, megatron_checkpoint
+from pipeline.training.data import DataState, Sampler
 from pipeline.training.events import EventSink
-from pipeline.training.failures import RunFailed
 from pipeline.types import Experiment, Layout
 
 _SPACE_MARGIN = 1.1
@@ -75,6 +75,7 @@ class Checkpoints:
         trained: Trained,
         *,
         experiment: Experiment,
+        sampler: Sampler,
         layout: Layout,
         attempt: int,
         device: torch.device,
@@ -83,7 +84,7 @@ class Checkpoints:
         self._run = run
         self._trained = trained
         self._recipe = experiment.recipe
-        self._seed = experiment.seed
+        self._sampler = sampler
         self._layout = layout
         self._attempt = attempt
         self._device = device
@@ -91,6 +92,11 @@ class Checkpoints:
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self._pending: _Pending | None = None
         self._saved = 0
+
+    @property
+    def sampler(self) -> Sampler:
+        """What deals out the samples, from where the loaded checkpoint stopped."""
+        return self._sampler
 
     @property
     def last_saved(self) -> int:
@@ -126,12 +132,12 @@ class Checkpoints:
 
     def _load(self, manifest: Manifest) -> None:
         began = time.perf_counter()
-        if manifest.seed != self._seed:
-            raise RunFailed(f"seed: {self._seed}, the checkpoint of step {manifest.step} has {manifest.seed}")
+        state = DataState(seed=manifest.seed, consumed_samples=manifest.consumed_samples, digest=manifest.data_digest)
+        self._sampler = self._sampler.resumed(state, steps=manifest.step)
         model, optimizer = self._trained.model, self._trained.optimizer
         same = manifest.layout == self._layout
-        state = megatron_checkpoint.sharded_state(model, optimizer, loading=True, with_rng=same)
-        loaded = megatron_checkpoint.load(state, checkpoint_path(self._run, manifest.step))
+        wanted = megatron_checkpoint.sharded_state(model, optimizer, loading=True, with_rng=same)
+        loaded = megatron_checkpoint.load(wanted, checkpoint_path(self._run, manifest.step))
         megatron_checkpoint.restore(model, optimizer, loaded)
         megatron.advance_schedule(self._trained.schedule, steps=manifest.step)
         if not same:
@@ -224,12 +230,14 @@ class Checkpoints:
 
     def _finish(self, pending: _Pending, files: Sequence[StoredFile]) -> str:
         """Rank 0 lists the files, gives the directory its name and lets old ones go; what went wrong, if anything."""
+        data = self._sampler.state(pending.step)
         manifest = Manifest(
             run_id=self._run.run_id,
             attempt=self._attempt,
             step=pending.step,
-            consumed_samples=pending.step * self._layout.global_batch,
-            seed=self._seed,
+            consumed_samples=data.consumed_samples,
+            seed=data.seed,
+            data_digest=data.digest,
             layout=self._layout,
             megatron_core=megatron.version(),
             time=time.time(),

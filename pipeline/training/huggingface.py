@@ -8,7 +8,7 @@ layout divides them is not this module's matter. Megatron keeps queries, keys an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,8 +58,7 @@ def whole_tensor(name: str, model: ModelSpec, read: Read, *, rows: int | None = 
         return read(f"{layer}.{_INSIDE[inside]}")
     if inside in ("self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias"):
         kind = inside.rpartition(".")[2]
-        query, key, value = (read(f"{layer}.self_attn.{one}_proj.{kind}") for one in "qkv")
-        return _join_qkv(query, key, value, model)
+        return _join_qkv([read(f"{layer}.self_attn.{one}_proj.{kind}") for one in "qkv"], model)
     if inside == "mlp.linear_fc1.weight":
         return torch.cat([read(f"{layer}.mlp.{one}_proj.weight") for one in ("gate", "up")])
     if found := _EXPERT.fullmatch(inside):
@@ -122,11 +121,11 @@ def _padded(tensor: torch.Tensor, rows: int | None) -> torch.Tensor:
     return torch.cat([tensor, tensor.new_zeros(missing, tensor.size(1))]) if missing > 0 else tensor
 
 
-def _join_qkv(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, model: ModelSpec) -> torch.Tensor:
-    """Of [heads * width, ...] each, rows regrouped to [group, (queries of the group, key, value) * width, ...]."""
+def _join_qkv(parts: Sequence[torch.Tensor], model: ModelSpec) -> torch.Tensor:
+    """Queries, keys and values of [heads * width, ...] each, rows regrouped to [group, (queries of the group, key,
+    value) * width, ...]."""
     groups = model.num_query_groups
-    parts = [part.reshape(groups, -1, *part.shape[1:]) for part in (query, key, value)]
-    return torch.cat(parts, dim=1).flatten(0, 1)
+    return torch.cat([part.reshape(groups, -1, *part.shape[1:]) for part in parts], dim=1).flatten(0, 1)
 
 
 def _cut_qkv(tensor: torch.Tensor, model: ModelSpec) -> list[torch.Tensor]:

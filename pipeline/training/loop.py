@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pipeline.training import megatron
+from pipeline.training import attention_kernel, fp8_health, megatron
 from pipeline.training.checkpoint import Checkpoints
 from pipeline.training.data import Sampler
 from pipeline.training.events import EventSink
@@ -113,6 +113,7 @@ def train(trainer: Trainer) -> None:
             result = _timed_step(trainer, step)
             if step == trainer.first_step:
                 trainer.sink.emit("phase", {"name": "first_step", "seconds": result.seconds})
+                _tell_attention(trainer)
             _report(trainer, step, result)
             _save(trainer, step, result)
     finally:
@@ -188,6 +189,7 @@ def _report(trainer: Trainer, step: int, result: StepResult) -> None:
     if step % _MEMORY_EVERY_STEPS == 0 or step == trainer.steps:
         values["memory/rss_max_gib"] = _largest_rss_gib(trainer.sampler.device)
         _report_gpu_memory(trainer, step)
+        values |= _low_precision_metrics(trainer)
     if trainer.validation and trainer.validation.is_due(step, last=trainer.steps):
         with trainer.heartbeat.busy("validation"):
             values["validation/loss"] = validate(trainer.model, trainer.validation)
@@ -235,6 +237,25 @@ def _largest_rss_gib(device: torch.device) -> float:
     largest = torch.tensor(kib, dtype=torch.int64, device=device)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return int(largest) / _KIB_PER_GIB
+
+
+def _tell_attention(trainer: Trainer) -> None:
+    kernel = attention_kernel.chosen_kernel()
+    if kernel is None or not trainer.reports:
+        return
+    trainer.sink.emit("attention", {"kernel": kernel})
+    warning = attention_kernel.warning_of(kernel)
+    if warning is not None:
+        trainer.sink.emit("warning", {"message": warning})
+
+
+def _low_precision_metrics(trainer: Trainer) -> dict[str, float]:
+    """How layers in 8 bits are doing; nothing where there are none."""
+    if trainer.model[0].config.fp8 is None:
+        return {}
+    modules = (module for chunk in trainer.model for module in chunk.modules())
+    health = fp8_health.read_health(modules, trainer.sampler.device)
+    return {} if health is None else fp8_health.metrics(health)
 
 
 def _report_gpu_memory(trainer: Trainer, step: int) -> None:

@@ -27,15 +27,7 @@ def sharded_state(model: Any, optimizer: MegatronOptimizer, *, loading: bool, wi
 
     `model` is a DistributedDataParallel or a list of them, one a chunk. `with_rng` only fits ranks of one layout.
     """
-    metadata = {
-        # The only format of 0.16 to 0.19 that lets optimizer state move to any tp, pp and dp.
-        "distrib_optim_sharding_type": "fully_reshardable",
-        "singleton_local_shards": False,
-        # Without it, optimizer state of experts can't change its parallel size.
-        "chained_optim_avoid_prefix": True,
-        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
-    }
-    chunks = _chunks(model)
+    metadata, chunks = _metadata(), _chunks(model)
     models = {f"model{number}": chunk.module.sharded_state_dict(metadata=metadata) for number, chunk in chunks}
     if loading:
         _fill_torch_states(optimizer)
@@ -48,6 +40,23 @@ def sharded_state(model: Any, optimizer: MegatronOptimizer, *, loading: bool, wi
         place = (dist.get_world_size(),), (dist.get_rank(),)
         state["rng"] = ShardedObject("rng", rng_state(), *place, replica_id=0)
     return state
+
+
+def _metadata() -> Tree:
+    return {
+        # The only format of 0.16 to 0.19 that lets optimizer state move to any tp, pp and dp.
+        "distrib_optim_sharding_type": "fully_reshardable",
+        "singleton_local_shards": False,
+        # Without it, optimizer state of experts can't change its parallel size.
+        "chained_optim_avoid_prefix": True,
+        "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
+    }
+
+
+def load_model(model: Any, folder: Path) -> None:
+    """Reads the weights of a checkpoint, whatever layout wrote it, into a model that this rank holds whole."""
+    state = {"model0": model.sharded_state_dict(metadata=_metadata())}
+    model.load_state_dict(load(state, folder)["model0"])
 
 
 def save(state: Tree, folder: Path) -> None:
@@ -131,7 +140,10 @@ def _chunks(model: Any) -> list[tuple[int, Any]]:
 
 
 def _parts(optimizer: MegatronOptimizer) -> list[Any]:
-    return list(optimizer.chained_optimizers) if isinstance(optimizer, ChainedOptimizer) else [optimizer]
+    if not isinstance(optimizer, ChainedOptimizer):
+        return [optimizer]
+    chained: ChainedOptimizer = optimizer
+    return list(chained.chained_optimizers)
 
 
 def _inner(optimizer: MegatronOptimizer) -> Iterator[torch.optim.Optimizer]:

@@ -84,6 +84,8 @@ OBEYED = {
             "sequence_length",
             "micro_batch",
             "global_batch",
+            "init_from",
+            "lora",
             "eval_every",
             "eval_batches",
             "checkpoint_every_steps",
@@ -91,8 +93,6 @@ OBEYED = {
             "checkpoint_keep_every_steps",
             "deterministic",
             "layout_invariant_weights",
-            "init_from",
-            "lora",
         }
     ),
     "data": frozenset(
@@ -273,6 +273,9 @@ def _half_obeyed_on_cpu(experiment: Experiment, layout: Layout) -> Iterator[str]
     # gloo gathers parts of equal size alone.
     if experiment.model.moe is not None and techniques.moe_dispatcher not in dispatchers:
         yield _describe("techniques.moe_dispatcher", techniques.moe_dispatcher, dispatchers)
+    moe = experiment.model.moe
+    if moe is not None and moe.expert_bias and layout.ep == 1:
+        yield "model.moe.expert_bias: without Transformer Engine its gradient needs layout.ep of 2 or more"
     if techniques.recompute is Recompute.selective and "moe_act" in techniques.recompute_modules:
         yield "techniques.recompute_modules: moe_act needs grouped GEMM; leave it out"
 

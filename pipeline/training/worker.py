@@ -81,7 +81,7 @@ def work(run: RunDir, context: WorkerContext, sink: EventSink) -> None:
         return
     refuse_unsupported(experiment, plan.layout)
     refuse_broken_rules(experiment, plan.layout)
-    _ignore_foreign_warnings()
+    ignore_foreign_warnings()
     with phase(sink, "imports"), _named_when_missing():
         backend = _open_backend(experiment, plan, context)
         # Only now: on a CPU, Megatron-Core can't be imported as it is before the backend is open.
@@ -100,7 +100,7 @@ def _named_when_missing() -> Iterator[None]:
         ) from error
 
 
-def _ignore_foreign_warnings() -> None:
+def ignore_foreign_warnings() -> None:
     """Drops what Megatron-Core and torch say to their own developers, on every rank."""
     # Optional packages that aren't there, deprecated defaults.
     warnings.filterwarnings("ignore", module="megatron")

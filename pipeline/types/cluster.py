@@ -36,6 +36,8 @@ class CpuPolicy(Enum):
 class ContainerRuntime(Enum):
     """What runs an image on the nodes."""
 
+    none = "none"
+    """Nothing: ranks run in the nodes' own environment."""
     pyxis = "pyxis"
     """Slurm's SPANK plugin over enroot: whole tasks run inside, supervisors included."""
     apptainer = "apptainer"
@@ -46,8 +48,8 @@ class ContainerRuntime(Enum):
 class Container:
     """An image the ranks run in; its torch, Transformer Engine and NCCL are used as they are."""
 
-    runtime: ContainerRuntime
-    image: str
+    runtime: ContainerRuntime = ContainerRuntime.none
+    image: str | None = None
     """A file (`.sqsh`, `.sif`) or what the runtime pulls from, such as `nvcr.io#nvidia/pytorch:25.09-py3`."""
     mounts: list[str] = field(default_factory=list)
     """Further folders, `SOURCE:TARGET` or one name for both; the run root and data.path are there without asking."""
@@ -104,8 +106,8 @@ class Cluster:
     """Points of a sweep that run at the same time; None: what the scheduler lets, one by one without a scheduler."""
     env: dict[str, str] = field(default_factory=dict)
     """Environment variables of the job, as they are; secrets belong into the submitting shell's environment."""
-    container: Container | None = None
-    """The image the ranks run in; None: they run in the nodes' own environment."""
+    container: Container = field(default_factory=Container)
+    """The image the ranks run in."""
     setup: list[str] = field(default_factory=list)
     """Shell lines run once on the first node before the ranks start (module loads)."""
     python: str | None = None

@@ -102,3 +102,5 @@ class HardwareProfile:
     """What surrounds the GPUs."""
     software: dict[str, str] = field(default_factory=dict)
     """Versions the system offers, as `>=12.4,<13`, by component: driver, cuda, torch, te, megatron-core, nccl, os."""
+    software_sources: dict[str, Evidence] = field(default_factory=dict)
+    """Evidence by component; what a site adds for itself needs none."""

@@ -27,6 +27,8 @@ class Submission:
     """sbatch options by long name, sorted; an empty value is a bare flag."""
     srun: tuple[str, ...]
     """Further arguments of srun."""
+    task_python: str = ""
+    """The tasks' interpreter where it is another one, as inside an image."""
     code_dir: str = ""
     """The snapshot of himori's own code that the job runs; empty: what is installed there."""
     batch_dir: str = ""

@@ -227,12 +227,27 @@ def uses(source: str, package: str) -> set[Use]:
 
 def _uses_in(scope: ast.FunctionDef | ast.ClassDef, imported: dict[str, tuple[str | None, str]]) -> Iterator[Use]:
     typed = dict(_typed_names(scope, imported))
+    lent_to = _lent_to(scope, imported)
     for node in ast.walk(scope):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in typed:
             module, name = typed[node.value.id]
             yield Use(module, name, attribute=node.attr)
+        if lent_to and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
+            yield Use(*lent_to, tuple(sorted(keyword.arg for keyword in node.keywords if keyword.arg)))
         if isinstance(node, ast.Call):
             yield from _uses_in_call(node, scope, imported, typed)
+
+
+def _lent_to(
+    scope: ast.FunctionDef | ast.ClassDef, imported: dict[str, tuple[str | None, str]]
+) -> tuple[str, str] | None:
+    """The class whose keywords a function returns, as in `-> Annotated[Options, TransformerConfig]`."""
+    match scope:
+        case ast.FunctionDef(
+            returns=ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[_, ast.Name(id=kind)]))
+        ) if kind in imported:
+            return imported[kind][0] or "", imported[kind][1]
+    return None
 
 
 def _typed_names(

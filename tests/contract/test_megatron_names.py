@@ -13,7 +13,8 @@ from megatron_sources import Release, Use, installed_release, missing, uses, whe
 
 import pipeline.training
 
-ADAPTERS = sorted(Path(pipeline.training.__path__[0]).glob("megatron*.py"))
+TRAINING = Path(pipeline.training.__path__[0])
+ADAPTERS = sorted([*TRAINING.glob("megatron*.py"), *TRAINING.glob("megatron/*.py"), TRAINING / "cpu_megatron.py"])
 ENDS = {"0.16.1": "3.11", "0.19.2": "3.12"}
 """The oldest and the newest release, each with a Python that it has a wheel for."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tables import table
 
-from pipeline.calibration_files import shipped_calibration
 from pipeline.config import load
 from pipeline.errors import PlanRefused
+from pipeline.planning.calibration import Calibration
 from pipeline.planning.plan import make_plan
 
 _SIZES = ("1b", "3b", "8b", "14b", "32b", "64b")
@@ -18,20 +18,20 @@ agrees is the order: from 14 B on a micro-batch of 16 needs recompute or a divis
 """
 
 
-def guide_section() -> str:
+def guide_section(calibration: Calibration) -> str:
     """A table of the ladder, with and without recompute."""
     rows = []
     for size in _SIZES:
-        cells = [_cell(size, recompute) for recompute in ("none", "full")]
+        cells = [_cell(size, recompute, calibration) for recompute in ("none", "full")]
         rows.append((size.replace("b", " B"), *cells))
     head = ("model", "no recompute", "full recompute")
     return "## Plausibility: the ladder of the AWS guide\n\n" + table(head, rows) + _TEXT
 
 
-def _cell(size: str, recompute: str) -> str:
+def _cell(size: str, recompute: str, calibration: Calibration) -> str:
     words = ["experiment=blackwell_guide", f"model=guide_{size}", f"techniques.recompute={recompute}"]
     try:
-        plan = make_plan(load(words).experiment, shipped_calibration())
+        plan = make_plan(load(words).experiment, calibration)
     except PlanRefused:
         return "REFUSED"
     assert plan.throughput is not None

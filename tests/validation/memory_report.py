@@ -51,6 +51,10 @@ with unfused attention, and hybrid or sparse-attention models that the planner d
 print their number of ranks: it is taken from what stays allocated between steps. The 15 B run on GB200 overlaps
 tensor-parallel communication, whose buffers aren't modelled.
 
+The fp8 runs of Llama 3 70B are fine-tuning. Recompute of the MLP freed 3 GiB there, where micro-batches of 4096 tokens
+would have freed 12, and twice the pipeline stages or tensor-parallel ranks changed as little: their samples are
+shorter than the sequence length, by how much nobody states. They are in the table as printed and in no fit.
+
 Not all of this is out of sample. No coefficient was fitted, but some terms were settled while looking at these runs:
 10 bytes a logit of Megatron-Core's fused cross entropy and the quantized copy of attention's output (own runs),
 all-to-all as SimuMax's way of context parallelism, and fp32 master weights beside bf16 moments (Moonlight, whose

@@ -43,7 +43,7 @@ def _step_time(seen: Sequence[Observation], file: Path) -> None:
     for kind in ("dense", "moe"):
         mine = [one for one in seen if one.kind == kind and one.stack == "megatron-te"]
         raw = [100 * (math.exp(-one.log_ratio) - 1) for one in mine]
-        fixed = [100 * (math.exp(calibration.factors[one.groups()[2]] - one.log_ratio) - 1) for one in mine]
+        fixed = [100 * (math.exp(calibration.factor(one.groups()[:3]) - one.log_ratio) - 1) for one in mine]
         axes.scatter(raw, fixed, s=14, label=f"{kind}, Megatron with TE")
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set(xlabel="error of the step time, uncalibrated, %", ylabel="after correction for GPU and format, %")

@@ -21,7 +21,7 @@ from pipeline.planning.calibration import to_document
 from pipeline.planning.fitting import fit
 
 OWN = Path(__file__).with_name("own_runs.csv")
-VERSION = "public-2026-11"
+VERSION = "public-2026-11-30"
 _HEAD = """\
 # Validation: predicted against measured
 
@@ -42,9 +42,12 @@ def main() -> int:
     rows = sum(1 for _ in arguments.table.open(encoding="utf-8")) - 1
     records = [*public, *own]
     seen = observations(timed(records))
+    calibration = fit(seen, VERSION)
     head = _HEAD.format(count=len(public), rows=rows, own=len(own))
     figures = arguments.write.parent / "validation" if arguments.write else None
-    text = "\n".join([head, *memory_sections(records), *speed_sections(seen, figures is not None), guide_section()])
+    text = "\n".join(
+        [head, *memory_sections(records), *speed_sections(seen, figures is not None), guide_section(calibration)]
+    )
     if arguments.write:
         arguments.write.write_text(text, encoding="utf-8")
         write_plots(records, seen, figures)
@@ -52,7 +55,7 @@ def main() -> int:
         print(text)
     if arguments.calibration:
         arguments.calibration.parent.mkdir(parents=True, exist_ok=True)
-        document = yaml.safe_dump(to_document(fit(seen, VERSION)), sort_keys=False, width=110)
+        document = yaml.safe_dump(to_document(calibration), sort_keys=False, width=110)
         arguments.calibration.write_text(_CALIBRATION_HEAD + document, encoding="utf-8")
     return 0
 

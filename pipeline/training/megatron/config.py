@@ -36,8 +36,20 @@ _ACTIVATIONS = {
 
 def transformer_config(experiment: Experiment, layout: Layout, backend: Backend) -> TransformerConfig:
     """Megatron's configuration of the model under this layout on this backend."""
+    model, options = experiment.model, transformer_options(experiment, layout, backend)
+    if model.mla is not None:
+        return MLATransformerConfig(**options)
+    config = TransformerConfig(**options)
+    scaling = model.rope_scaling
+    if scaling is not None and scaling.kind is RopeScalingKind.yarn:
+        _set_yarn(config, scaling)
+    return config
+
+
+def transformer_options(experiment: Experiment, layout: Layout, backend: Backend) -> Options:
+    """The keywords of that configuration."""
     model = experiment.model
-    options = {
+    return {
         **_shape(model, is_cpu=backend.is_cpu),
         **parallel.parallel_options(experiment, layout, backend),
         **precision.precision_options(experiment.precision),
@@ -45,14 +57,8 @@ def transformer_config(experiment: Experiment, layout: Layout, backend: Backend)
         **memory.loss_options(experiment),
         **expert_options(experiment, backend),
         **_determinism(experiment),
+        **({} if model.mla is None else _latent(model, model.mla)),
     }
-    if model.mla is not None:
-        return MLATransformerConfig(**options, **_latent(model, model.mla))
-    config = TransformerConfig(**options)
-    scaling = model.rope_scaling
-    if scaling is not None and scaling.kind is RopeScalingKind.yarn:
-        _set_yarn(config, scaling)
-    return config
 
 
 def _shape(model: ModelSpec, *, is_cpu: bool) -> Annotated[Options, TransformerConfig]:

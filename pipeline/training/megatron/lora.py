@@ -118,10 +118,10 @@ class _ShardedWithAdapter:
         self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         linear, adapter = self._linear, self._linear.lora
-        state = type(linear).sharded_state_dict(linear, prefix, sharded_offsets, metadata)
+        state: dict[str, Any] = type(linear).sharded_state_dict(linear, prefix, sharded_offsets, metadata)
         own = {"lora.a": adapter.a, "lora.b": adapter.b}
         divided = {"lora.b": 0} if adapter.column else {"lora.a": 1}
-        adapters = make_sharded_tensors_for_checkpoint(own, prefix, divided, sharded_offsets)
+        adapters: dict[str, Any] = make_sharded_tensors_for_checkpoint(own, prefix, divided, sharded_offsets)
         if adapter.gated:
             # Each rank holds a part of the gate and a part of the up-projection, not one part of both together.
             adapters[f"{prefix}lora.b"] = apply_swiglu_sharded_factory(adapters[f"{prefix}lora.b"], sharded_offsets)

@@ -7,7 +7,7 @@ from typing import Annotated
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from pipeline.training.megatron.options import Options
-from pipeline.types import CrossEntropy, DataKind, DType, Experiment, Recompute, Techniques
+from pipeline.types import CrossEntropy, DType, Experiment, Recompute, Techniques
 
 
 def memory_options(experiment: Experiment) -> Options:
@@ -52,9 +52,6 @@ def loss_options(experiment: Experiment) -> Annotated[Options, TransformerConfig
     # The fused loss rounds the logits' gradient to bf16 whatever the model's type: no fp32 run may have that.
     native = kind is CrossEntropy.native and experiment.precision.dtype is DType.bf16
     return dict(
-        # Where some tokens are not learnt, micro-batches differ in how many are: only the mean over all tokens of a
-        # step doesn't depend on how they are dealt out.
-        calculate_per_token_loss=experiment.data.kind is DataKind.chat,
         cross_entropy_loss_fusion=native or kind is CrossEntropy.te,
         cross_entropy_fusion_impl="te" if kind is CrossEntropy.te else "native",
     )

@@ -21,6 +21,7 @@ from pipeline.training.megatron.losses import use_own_loss
 from pipeline.training.megatron.sharding import Wrapped, connect, wrap
 from pipeline.training.megatron.stack import require_features
 from pipeline.training.megatron.weights import draw_weights
+from pipeline.training.tp_overlap import start_tp_overlap
 from pipeline.types import Experiment, ModelSpec, Plan, RopeScaling, RopeScalingKind
 
 Model: TypeAlias = list[Wrapped]
@@ -33,11 +34,33 @@ def build_model(experiment: Experiment, plan: Plan, backend: Backend) -> Model:
     Raises UserError when the installed Megatron-Core lacks what the recipe asks for.
     """
     require_features(experiment)
+    if experiment.techniques.overlap_tp:
+        start_tp_overlap(experiment, plan.layout)
     config = transformer_config(experiment, plan.layout, backend)
-    chunks = [_chunk(experiment, plan, config, backend, vp_stage=stage) for stage in _chunk_numbers(plan)]
+    chunks = [_start(experiment, plan, config, backend, vp_stage=stage) for stage in _chunk_numbers(plan)]
     model = [wrap(experiment, plan.layout, config, chunk, backend, first=chunk is chunks[0]) for chunk in chunks]
     connect(config, model)
     return model
+
+
+def build_whole(experiment: Experiment, plan: Plan, backend: Backend) -> GPTModel:
+    """The whole model on this rank alone, its weights yet to be loaded, without gradient buffers."""
+    config = transformer_config(experiment, plan.layout, backend)
+    config.perform_initialization = False
+    model = _chunk(experiment, plan, config, backend, vp_stage=None)
+    if experiment.recipe.lora is not None:
+        add_adapters(model, experiment.recipe.lora, seed=experiment.seed)
+    return model.to(config.params_dtype)
+
+
+def _start(
+    experiment: Experiment, plan: Plan, config: TransformerConfig, backend: Backend, *, vp_stage: int | None
+) -> torch.nn.Module:
+    """A chunk with the weights it starts with."""
+    model = _chunk(experiment, plan, config, backend, vp_stage=vp_stage)
+    _set_weights(model, experiment, backend)
+    module: torch.nn.Module = Float16Module(config, model) if config.bf16 else model
+    return module
 
 
 def _chunk_numbers(plan: Plan) -> Iterator[int | None]:
@@ -46,7 +69,7 @@ def _chunk_numbers(plan: Plan) -> Iterator[int | None]:
 
 def _chunk(
     experiment: Experiment, plan: Plan, config: TransformerConfig, backend: Backend, *, vp_stage: int | None
-) -> torch.nn.Module:
+) -> GPTModel:
     model = GPTModel(
         config=config,
         transformer_layer_spec=layer_specs(config, backend.parts, vp_stage=vp_stage),
@@ -63,9 +86,7 @@ def _chunk(
         vp_stage=vp_stage,
     ).to(backend.device)
     use_own_loss(model, experiment)
-    _set_weights(model, experiment, backend)
-    module: torch.nn.Module = Float16Module(config, model) if config.bf16 else model
-    return module
+    return model
 
 
 def _set_weights(model: GPTModel, experiment: Experiment, backend: Backend) -> None:

@@ -2,7 +2,8 @@
 
 With KILL_LATE it lives on for that many seconds, so that the effect takes place.
 
-An effect is a rename, a new folder or a new process, as Python's own audit events report them.
+An effect is a rename, a new folder, a new process or a claim (a file made if nobody else has made it), as Python's own
+audit events report them.
 """
 
 import os
@@ -18,7 +19,8 @@ if "KILL_AT" in os.environ and "submit" in sys.orig_argv and "pipeline" in sys.o
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         """Counts effects and ends the process before the one that was asked for."""
-        if event not in EFFECTS:
+        is_claim = event == "open" and "/points/" in str(arguments[0]) and int(str(arguments[2])) & os.O_EXCL
+        if event not in EFFECTS and not is_claim:
             return
         seen.append(f"{event} {arguments[:2]}")
         if len(seen) == int(os.environ["KILL_AT"]):

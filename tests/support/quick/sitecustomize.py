@@ -6,9 +6,13 @@ QUICK_FAIL (comma separated) fails.
 """
 
 import os
+import runpy
 import sys
 import time
 from pathlib import Path
+
+if "KILL_AT" in os.environ:
+    runpy.run_path(str(Path(__file__).parents[1] / "kill_at" / "sitecustomize.py"))
 
 if "launchers.supervisor" in sys.orig_argv and os.environ.get("QUICK_SECONDS"):
     from pipeline.rundir import RunDir, write_json

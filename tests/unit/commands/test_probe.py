@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 from support.cli import HIMORI
+from unit.placement.recorded import snapshot_of
+
+from pipeline.hardware.recording import to_document
+from pipeline.placement.binding import bind
+from pipeline.placement.policy import LocalRank
+from pipeline.rundir import to_jsonable
 
 NODES = Path(__file__).parents[1] / "placement" / "nodes"
 
@@ -102,6 +108,18 @@ def test_several_texts_are_one_node(tmp_path: Path) -> None:
     command = [*HIMORI, "probe", "--json", "--read", "-"]
     piped = subprocess.run(command, input=joined, capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(piped.stdout) == document
+
+
+def test_a_certificate_shows_where_the_ranks_of_its_run_were(tmp_path: Path) -> None:
+    snapshot = snapshot_of("laptop")
+    ranks = [LocalRank(local_rank=i, rank=6 + i) for i in range(2)]
+    planned = [{"rank": one.rank, "planned": to_jsonable(one)} for one in bind(snapshot, ranks)]
+    path = tmp_path / "n1.json"
+    path.write_text(json.dumps({"schema": 1, "data": {"snapshot": to_document(snapshot), "ranks": planned}}))
+    found = json.loads(probe("--json", "--read", path).stdout)["bindings"]
+    assert [binding["rank"] for binding in found] == [6, 7]
+    again = json.loads(probe("--json", "--read", path, "--ranks", 3).stdout)["bindings"]
+    assert [binding["rank"] for binding in again] == [0, 1, 2]
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ HWLOC = """<?xml version="1.0" encoding="UTF-8"?>
         <object type="Bridge" bridge_type="1-1" pci_busid="0000:10:01.0" pci_type="0604 [8086:2030] [0:0] 07">
           <object type="PCIDev" pci_busid="0000:11:00.0" pci_type="0302 [10de:2335] [10de:1] a1">
             <info name="PCIDevice" value="H200"/>
-            <object type="OSDev" name="nvml0" osdev_type="1"><info name="NVIDIAUUID" value="GPU-1"/></object>
+            <object type="OSDev" name="nvml0" osdev_type="1">
+              <info name="GPUModel" value="NVIDIA H200"/><info name="NVIDIAUUID" value="GPU-1"/>
+            </object>
           </object>
         </object>
         <object type="Bridge" bridge_type="1-1" pci_busid="0000:10:02.0" pci_type="0604 [8086:2030] [0:0] 07">
@@ -156,7 +158,8 @@ def test_hwloc_file() -> None:
             Gpu(
                 bdf="0000:11:00.0",
                 uuid="GPU-1",
-                name="H200",
+                name="NVIDIA H200",
+                pci_device_id="2335",
                 numa_node=0,
                 local_cpus=(0, 1, 2, 3),
                 pci_path=("pci0000:10", "0000:10:01.0", "0000:11:00.0"),

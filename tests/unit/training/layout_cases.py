@@ -57,7 +57,7 @@ MODELS: dict[str, Mapping[str, object]] = {
     },
     "experts": {"model.moe": EXPERTS},
     "latent": {"model.mla": LATENTS, "model.rope_scaling": YARN},
-    # DeepSeek's kinds of everything, and gpt-oss's.
+    # DeepSeek's kinds of everything; gpt-oss's, less the biases of experts, which need more ranks on a CPU.
     "deepseek": {
         "model.mla": LATENTS,
         "model.moe": MoeSpec(
@@ -72,10 +72,8 @@ MODELS: dict[str, Mapping[str, object]] = {
         ),
     },
     "oss": {
-        "model.moe": MoeSpec(num_experts=4, top_k=2, expert_ffn_hidden_size=32, expert_bias=True, router_bias=True),
+        "model.moe": MoeSpec(num_experts=4, top_k=2, expert_ffn_hidden_size=32),
         "model.activation": Activation.clamped_swiglu,
-        "model.qkv_bias": True,
-        "model.output_bias": True,
         "model.sinks": True,
         "model.sliding_window": 8,
         "model.full_attention_every": 2,

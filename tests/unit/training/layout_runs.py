@@ -93,7 +93,7 @@ def train(request: dict[str, Any], rank: int, folder: Path, backend: Any) -> dic
         found = megatron.forward_backward(model, batches, plan.layout, experiment.recipe.sequence_length)
         norms.append(megatron.optimizer_step(optimizer))
         megatron.advance_schedule(schedule)
-        totals = torch.tensor([sum(float(loss) for loss in found), len(found)], dtype=torch.float64)
+        totals = torch.stack([torch.zeros(2, dtype=torch.float64), *found]).sum(0)
         dist.all_reduce(totals)
         losses.append(float(totals[0] / totals[1]))
     return {"losses": losses, "norms": norms}

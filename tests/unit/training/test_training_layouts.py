@@ -1,4 +1,4 @@
-"""However a model is divided over ranks, it trains as on one: fp32, one seed, one order of data, ranks over gloo."""
+"""However a model is divided over ranks, it trains as on one: same seed, same order of data, real ranks over gloo."""
 
 from __future__ import annotations
 

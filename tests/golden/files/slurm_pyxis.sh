@@ -1,0 +1,30 @@
+#!/bin/bash
+
+# Parameters
+#SBATCH --comment=himori:20260131-120000-demo-a1b2c3
+#SBATCH --exclusive
+#SBATCH --gpus-per-node=4
+#SBATCH --hold
+#SBATCH --job-name=himori-demo
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=4
+#SBATCH --open-mode=append
+#SBATCH --output=/shared/runs/20260131-120000-demo-a1b2c3/attempts/1/logs/%j_0_log.out
+#SBATCH --requeue
+#SBATCH --signal=USR2@90
+#SBATCH --time=60
+
+# setup
+[ -n "$SLURM_JOB_END_TIME" ] || export SLURM_JOB_END_TIME="$(date -d "$(squeue -h -j "$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)"
+export PYTHONSAFEPATH=1
+export PYTHONPATH=/shared/runs/code/0123456789abcdef${PYTHONPATH:+:$PYTHONPATH}
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output /shared/runs/20260131-120000-demo-a1b2c3/attempts/1/logs/%j_%t_log.out --output=/shared/runs/20260131-120000-demo-a1b2c3/attempts/1/logs/%j_%N_srun.out --kill-on-bad-exit=1 --distribution=block:block --cpu-bind=none --mem-bind=none --gpu-bind=none --container-image=/images/pytorch.sqsh --container-mounts=/shared/runs:/shared/runs,/data/books:/data/books,/lustre:/lustre,/a:/b --no-container-entrypoint --no-container-mount-home python3 -P -u -m submitit.core._submit /shared/runs/20260131-120000-demo-a1b2c3/attempts/1/logs
+
+
+# teardown
+himori_code=$?
+/shared/env/bin/python -P -m launchers.requeue /shared/runs/20260131-120000-demo-a1b2c3
+exit $himori_code
