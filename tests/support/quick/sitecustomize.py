@@ -28,6 +28,6 @@ if "launchers.supervisor" in sys.orig_argv and os.environ.get("QUICK_SECONDS"):
         state = RunState.failed if failed else RunState.finished
         attempt = run.last_attempt()
         assert attempt is not None
-        (run.path / "code").write_text(str(Path(pipeline.__file__).parents[1]), encoding="utf-8")
+        (run.path / "ran-from").write_text(str(Path(pipeline.__file__).parents[1]), encoding="utf-8")
         write_json(attempt.end_file, End(state=state, message=f"seed {seed}", first=None, time=time.time()))
     os._exit(0)
