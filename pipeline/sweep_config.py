@@ -162,14 +162,13 @@ def _dimension(override: Override, folders: Sequence[Path]) -> Dimension:
     key = key_of(override)
     value: object = override.value()
     match value:
-        case (
-            IntervalSweep(start=int() as low, end=int() as high)
-            | IntervalSweep(start=float() as low, end=float() as high)
-        ):
-            step = 1 if isinstance(low, int) else None
-            return Dimension(key=key, low=low, high=high, step=step, log="log" in value.tags)
-        case RangeSweep(start=int() as low, stop=int() as stop, step=int() as step):
-            return Dimension(key=key, low=low, high=low + (stop - 1 - low) // step * step, step=step)
+        case IntervalSweep():
+            low, high = value.start or 0, value.end or 0
+            whole = isinstance(low, int) and isinstance(high, int)
+            return Dimension(key=key, low=low, high=high, step=1 if whole else None, log="log" in value.tags)
+        case RangeSweep(start=int() as first, stop=int() as stop, step=int() as step):
+            last = first + (stop - 1 - first) // step * step
+            return Dimension(key=key, low=first, high=last, step=step)
         case _:
             return Dimension(key=key, values=tuple(_values(override, folders)))
 

@@ -114,11 +114,12 @@ def open_study(storage: Path, search: Search) -> Study:
     """The study in a storage file, begun if it is not there; raises ConfigError without optuna."""
     try:
         import optuna
+        from optuna.storages.journal import JournalFileBackend
     except ImportError as error:
         raise ConfigError("sweeper=optuna: optuna is not installed here; pip install 'himori[hpo]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sweeper = search.sweeper
-    backend = optuna.storages.journal.JournalFileBackend(str(storage))
+    backend = JournalFileBackend(str(storage))
     study = optuna.create_study(
         storage=optuna.storages.JournalStorage(backend),
         study_name="search",
