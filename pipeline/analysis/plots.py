@@ -189,11 +189,8 @@ def _traces(
         for index, run in runs:
             start = min(trace.times[0] for trace in run.traces)
             for trace in run.traces:
-                known = [
-                    (time - start, value) for time, value in zip(trace.times, values_of(trace), strict=True) if value
-                ]
-                if known:
-                    axes.plot(*zip(*known, strict=True), color=_color(index), linewidth=1)
+                values = [float("nan") if value is None else value for value in values_of(trace)]
+                axes.plot([time - start for time in trace.times], values, color=_color(index), linewidth=1)
             for band in run.bands:
                 axes.axvspan(band.begin - start, band.end - start, color=_color(3), alpha=0.15, linewidth=0)
         return _svg(figure)

@@ -73,7 +73,9 @@ def watch_gpus(run: RunDir, *, reasons: int = 0, seconds: int = 80, watts: float
                            temperature_c=60.0 + number, throttle_reasons=reasons)
                 for number in (1, 2)
             )  # fmt: skip
-            host = HostReading(cpu_percent=1.0, memory_used_gib=1.0, memory_available_gib=1.0, disk_free_gib=1.0)
+            host = HostReading(
+                cpu_percent=1.0, load_1min=1.0, memory_used_gib=1.0, memory_available_gib=1.0, disk_free_gib=1.0
+            )
             sample = Sample(time=1000.0 + PHASE_S + second, elapsed_s=float(second), host=host, gpus=gpus)
             journal.append(Event(KIND, sample.time, "n1", None, to_data(sample, as_curves=False)))
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from made_runs import H100, PHASE_S, made, make_run
+from made_runs import H100, PHASE_S, made, make_run, watch_gpus
 
 from pipeline.analysis.comparison import compare
 from pipeline.analysis.facts import recipe_hash
