@@ -120,6 +120,8 @@ class RunFacts:
     gpus: int = 1
     """GPUs (ranks, where there is no GPU) of the whole run."""
     seed: int | None = None
+    sweep: tuple[str, ...] = ()
+    """Id and name of the sweep it is a point of; empty for a run of its own."""
     started: float | None = None
     """Seconds since the epoch."""
     tokens_per_step: int | None = None

@@ -17,7 +17,8 @@ from pipeline.errors import RunDirError
 from pipeline.hardware.topology import format_ids
 from pipeline.model_math import flops_per_token
 from pipeline.planning.throughput import profile_price
-from pipeline.rundir import AttemptDir, RunDir, to_jsonable
+from pipeline.rundir import AttemptDir, RunDir, read_json, to_jsonable
+from pipeline.sweepdir import PointOf
 from pipeline.tracking.journal import Event, read_events
 from pipeline.tracking.points import Curves
 from pipeline.tracking.provenance import Provenance, read_provenance
@@ -64,6 +65,7 @@ def read_run(run: RunDir) -> RunFacts:
         plan=plan,
         gpus=gpus,
         seed=experiment.seed,
+        sweep=_sweep(run),
         started=told.first_time,
         tokens_per_step=tokens,
         flops_per_token=_flops(experiment, plan),
@@ -257,6 +259,13 @@ def _known(value: object) -> str | None:
 def _flops(experiment: Experiment, plan: Plan | None) -> float:
     tp = plan.layout.tp if plan else 1
     return flops_per_token(experiment.model, experiment.recipe.sequence_length, tp=tp)
+
+
+def _sweep(run: RunDir) -> tuple[str, ...]:
+    if not run.point_file.exists():
+        return ()
+    point = read_json(run.point_file, PointOf)
+    return point.sweep_id, point.sweep_name
 
 
 def _price(experiment: Experiment) -> Price | None:

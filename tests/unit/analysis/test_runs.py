@@ -15,7 +15,8 @@ from pipeline.analysis.roles import BLOCKS, VARIABLES, Estimand
 from pipeline.analysis.runs import read_run
 from pipeline.analysis.selection import select_runs
 from pipeline.errors import RunDirError, UserError
-from pipeline.rundir import RunDir
+from pipeline.rundir import RunDir, write_json
+from pipeline.sweepdir import PointOf
 from pipeline.tracking.journal import Event, JournalWriter
 from pipeline.types import RunState
 
@@ -70,6 +71,10 @@ def test_selectors_of_runs(tmp_path: Path) -> None:
     assert len(select_runs("hardware=dgx_h100", tmp_path)) == 3
     assert len(select_runs("recipe.global_batch=64,state=FINISHED", tmp_path)) == 2
     assert len(select_runs(f"recipe={recipe_hash(lone, BLOCKS)}", tmp_path)) == 3
+    point = PointOf(sweep_id="sweep-1", sweep_name="lr", number=1, digest="d", choices={})
+    write_json(RunDir(Path(lone.source)).point_file, point)
+    assert [one.name for one in select_runs("sweep=lr", tmp_path)] == [lone.name]
+    assert [one.name for one in select_runs("sweep=sweep-*,seed=3", tmp_path)] == [lone.name]
     with pytest.raises(UserError, match="no key of the runs' configuration"):
         select_runs("colour=red", tmp_path)
     with pytest.raises(UserError, match="no run of"):
