@@ -103,6 +103,7 @@ OBEYED = {
             "blend",
             "validation_fraction",
             "validation_path",
+            "stage_dir",
             "reset_positions",
             "reset_attention",
             "tokenizer",

@@ -25,6 +25,7 @@ CHAT: Changes = {"data.kind": DataKind.chat, "data.path": "chat.jsonl", "data.to
 CASES: dict[str, tuple[Changes, Changes]] = {
     "data.kind": ({}, {"data.kind": DataKind.mock}),
     "data.blend": (INDEXED, {"data.path": None, "data.blend": {"one": 1.0, "two": 1.0}}),
+    "data.stage_dir": (INDEXED, {"data.stage_dir": "local"}),
     "data.validation_fraction": (INDEXED, {"data.validation_fraction": 0.5}),
     "data.validation_path": (EVALUATED, {"data.validation_path": "one"}),
     "data.reset_positions": ({**INDEXED, "model.learned_positions": True}, {"data.reset_positions": True}),
@@ -68,6 +69,7 @@ def trained(experiment: Experiment, backend: Any) -> dict[str, object]:
             megatron.optimizer_step(optimizer)
         looking = loop.Validation.of(data.validation, recipe)
         return {
+            "staged": [copy.prefix for copy in opened.staged],
             "losses": [loss.tolist() for loss in losses],
             "validation": loop.validate(model, looking) if looking else None,
             "looks": [step for step in range(1, STEPS + 1) if looking and looking.is_due(step, last=STEPS)],
