@@ -59,7 +59,7 @@ class Job:
     @property
     def fsdp(self) -> bool:
         """Whether Megatron-FSDP shards more than the optimizer."""
-        return self.techniques.sharding is not Sharding.none
+        return self.techniques.sharding in {Sharding.optim_grads, Sharding.optim_grads_params}
 
     @property
     def vp(self) -> int:

@@ -140,7 +140,10 @@ def _chunks(model: Any) -> list[tuple[int, Any]]:
 
 
 def _parts(optimizer: MegatronOptimizer) -> list[Any]:
-    return list(optimizer.chained_optimizers) if isinstance(optimizer, ChainedOptimizer) else [optimizer]
+    if not isinstance(optimizer, ChainedOptimizer):
+        return [optimizer]
+    chained: ChainedOptimizer = optimizer
+    return list(chained.chained_optimizers)
 
 
 def _inner(optimizer: MegatronOptimizer) -> Iterator[torch.optim.Optimizer]:

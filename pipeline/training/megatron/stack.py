@@ -28,5 +28,5 @@ def require_features(experiment: Experiment) -> None:
 
 
 def _release() -> tuple[int, int]:
-    major, minor, *_ = __version__.split(".")
+    major, minor, *_ = str(__version__).split(".")
     return int(major), int(minor)

@@ -17,13 +17,13 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 _SPLIT_ROWS = ("linear_qkv", "linear_q_proj", "linear_q_up_proj", "linear_kv_up_proj", "linear_fc1")
 _SPLIT_COLUMNS = ("linear_proj", "linear_fc2")
 # Projections to latents: Transformer Engine's are whole on every rank, Megatron-Core's own are split.
-_EITHER = {"linear_q_down_proj": "q_lora_rank", "linear_kv_down_proj": "kv_lora_rank"}
+_EITHER = {"linear_q_down_proj": ("q_lora_rank",), "linear_kv_down_proj": ("kv_lora_rank", "qk_pos_emb_head_dim")}
 _DRAWN_VECTORS = ("router.bias", "softmax_offset")
 
 
 def draw_weights(model: GPTModel, *, seed: int) -> None:
     """Overwrites what a chunk of the model was built with; norms and biases keep their ones and zeros."""
-    for name, parameter in model.named_parameters():
+    for name, parameter in torch.nn.Module.named_parameters(model):
         if parameter.dim() > 1 or name.endswith(_DRAWN_VECTORS):
             put_part(model, name, parameter, _draw(model, name, parameter, seed))
 
@@ -116,8 +116,7 @@ def _split_dimension(config: TransformerConfig, name: str, part: torch.Size) -> 
     if module in _SPLIT_COLUMNS:
         return 1
     if module in _EITHER:
-        rope = config.qk_pos_emb_head_dim if module == "linear_kv_down_proj" else 0
-        return None if part[0] == getattr(config, _EITHER[module]) + rope else 0
+        return None if part[0] == sum(getattr(config, name) for name in _EITHER[module]) else 0
     split = module in _SPLIT_ROWS or "word_embeddings" in name or name.startswith("output_layer")
     return 0 if split or name.endswith("softmax_offset") else None
 

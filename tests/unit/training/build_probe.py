@@ -222,7 +222,7 @@ def baseline_of(key: str) -> str:
 def all_changed(experiment: Experiment, changes: Mapping[str, object]) -> Experiment:
     """The experiment with several keys set."""
     for key, value in changes.items():
-        changed(experiment, key, value)
+        changed(experiment, key, copy.deepcopy(value))
     return experiment
 
 
@@ -245,7 +245,7 @@ def configured(changes: Mapping[str, object]) -> dict[str, str]:
     from pipeline.training.megatron.optimizer import optimizer_options
     from pipeline.training.megatron.sharding import ddp_options
 
-    experiment = all_changed(tiny_experiment(), copy.deepcopy(dict(changes)))
+    experiment = all_changed(tiny_experiment(), changes)
     layout = plan_for(experiment).layout
     backend = Backend(device=torch.device("meta"), collectives="nccl", parts=None)
     model = transformer_options(experiment, layout, backend)

@@ -1,6 +1,0 @@
-"""Lets fault tests use the worker launcher of the unit tests."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "unit" / "training"))
