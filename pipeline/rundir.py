@@ -173,6 +173,11 @@ class RunDir:
         return self.path / "record.json"
 
     @property
+    def reports_dir(self) -> Path:
+        """Reports somebody kept with the run; they are uploaded with it."""
+        return self.path / "reports"
+
+    @property
     def sync_file(self) -> Path:
         """How far tracking has come; owned by `pipeline.tracking`."""
         return self.path / "sync.json"
@@ -245,8 +250,13 @@ def create_run_dir(run_root: Path, name: str) -> RunDir:
 
 def list_runs(run_root: Path) -> Iterator[RunDir]:
     """Run directories of a run root, oldest first."""
+    return (RunDir((run_root / name).resolve()) for name in run_names(run_root))
+
+
+def run_names(run_root: Path) -> list[str]:
+    """Ids of the runs of a run root, oldest first."""
     names = sorted(entry.name for entry in run_root.iterdir()) if run_root.is_dir() else []
-    return (RunDir((run_root / name).resolve()) for name in names if _RUN_ID.fullmatch(name))
+    return [name for name in names if _RUN_ID.fullmatch(name)]
 
 
 def find_run(run_root: Path, wanted: str) -> RunDir:
