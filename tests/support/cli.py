@@ -90,7 +90,9 @@ class Run:
         """Whether its newest attempt has an end after which nothing comes."""
         ends = self.ends()
         newest = len(list(self.path.glob("attempts/*/handle.json")))
-        return len(ends) == newest and bool(ends) and not ends[-1]["continues"]
+        if len(ends) < newest or not ends:
+            return False
+        return not (ends[-1]["continues"] or ends[-1]["decided_by_scheduler"])
 
     def ends(self) -> list[dict[str, Any]]:
         """The ends of all attempts that have one."""
