@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from pipeline.errors import UserError
+from pipeline.planning.data_paths import input_paths
 from pipeline.types import Cluster, Container, ContainerRuntime, Experiment, LauncherKind
 
 
@@ -60,6 +61,7 @@ def worker_python(experiment: Experiment, *, run_dir: str, own: str) -> tuple[st
 def _mounts(experiment: Experiment, container: Container, run_dir: str) -> list[str]:
     """Run root and data under their own names, then what the site adds."""
     own = [run_dir.rstrip("/").rsplit("/", 1)[0]]
-    if experiment.data.path is not None:
-        own.append(experiment.data.path)
+    for read in input_paths(experiment):
+        # Beside an index lie the tokens it is of.
+        own.append(read.path.rsplit("/", 1)[0] if read.path.endswith(".idx") else read.path)
     return [mount if ":" in mount else f"{mount}:{mount}" for mount in [*own, *container.mounts]]

@@ -170,16 +170,13 @@ class _Night:
     def _judged(self, case: Case, promoted: CaseBaseline | None, pairs: list[tuple[float, float]] | None) -> Judgement:
         history = history_of(self.nights.before(self.record.date), case.name, promoted.since if promoted else "")
         night = as_night(self.record.date, self.record.commit, self.case(case))
-        known = case.known_failure
         return judge(
             history,
             night if any(one.invalid != NEVER_ENDED for one in self.case(case).measured) else None,
             guard=case.guard,
             pairs=pairs or None,
             can_confirm=self._can_confirm(promoted) and pairs != [],
-            expected=Expectation(reason=known.reason, until=datetime.date.fromisoformat(known.until))
-            if known
-            else None,
+            expected=expectation_of(case),
         )
 
     def _can_confirm(self, promoted: CaseBaseline | None) -> bool:
@@ -245,11 +242,13 @@ class _Night:
 
 
 def _measured(run: RunFacts) -> Measured:
-    over = {state.value for state in RunState if state.is_final}
-    invalid = (
-        "" if run.state == RunState.finished.value else f"ended {run.state}" if run.state in over else "never ended"
-    )
-    return Measured(run_id=run.name, step_s=run.step_s, nodes=run.nodes, invalid=run.throttled or invalid)
+    return Measured(run_id=run.name, step_s=run.step_s, nodes=run.nodes, invalid=run.throttled or _why_invalid(run))
+
+
+def _why_invalid(run: RunFacts) -> str:
+    if run.state == RunState.finished.value:
+        return ""
+    return f"ended {run.state}" if any(run.state == one.value and one.is_final for one in RunState) else NEVER_ENDED
 
 
 def _numerics(case: Case, facts: Sequence[RunFacts], promoted: CaseBaseline | None) -> Judgement | None:
@@ -264,6 +263,17 @@ def _numerics(case: Case, facts: Sequence[RunFacts], promoted: CaseBaseline | No
     golden = promoted.curves if promoted else {}
     judged = [judge_numerics(golden, run.curves, bands) for run in done]
     return next((one for one in judged if one.verdict.value == "FAIL"), judged[0])
+
+
+def expectation_of(case: Case) -> Expectation | None:
+    """What of a case is known to fail."""
+    known = case.known_failure
+    if known is None:
+        return None
+    try:
+        return Expectation(reason=known.reason, until=datetime.date.fromisoformat(known.until))
+    except ValueError as error:
+        raise UserError(f"known_failure.until: {known.until!r} is no date; the form is YYYY-MM-DD") from error
 
 
 def _named(text: str) -> str:

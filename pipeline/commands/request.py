@@ -12,6 +12,7 @@ from pipeline.calibration_files import find_calibration
 from pipeline.code_snapshot import read_code
 from pipeline.config import Loaded, load
 from pipeline.errors import ConfigError, PlanRefused
+from pipeline.planning.data_paths import input_paths, with_paths
 from pipeline.planning.job import Accept, Job
 from pipeline.planning.plan import make_plan
 from pipeline.planning.render import plan_text
@@ -109,8 +110,9 @@ def check_place(request: Request) -> None:
         return
     if layout.nodes > 1:
         raise ConfigError(f"nodes: {layout.nodes} can't run on this machine; give cluster=NAME of a Slurm cluster")
-    if experiment.data.path is not None and not Path(experiment.data.path).exists():
-        raise ConfigError(f"data.path: {experiment.data.path} does not exist; give a text file or a folder of them")
+    for wanted in input_paths(experiment):
+        if not Path(wanted.path).exists():
+            raise ConfigError(f"{wanted.key}: {wanted.path} does not exist; give a path that the ranks can read")
 
 
 def write_run(request: Request, run: RunDir) -> Submission:
@@ -127,11 +129,9 @@ def write_run(request: Request, run: RunDir) -> Submission:
 
 def absolute(experiment: Experiment, cwd: Path) -> Experiment:
     """Paths as every node sees them, whatever directory its processes start in."""
-    data = experiment.data
-    if data.path is not None:
-        data = dataclasses.replace(data, path=str(cwd / Path(data.path).expanduser()))
+    experiment = with_paths(experiment, lambda path: str(cwd / Path(path).expanduser()))
     run_root = str(cwd / Path(experiment.run_root).expanduser())
     calibration = experiment.calibration
     if calibration.endswith(".yaml"):
         calibration = str(cwd / Path(calibration).expanduser())
-    return dataclasses.replace(experiment, data=data, run_root=run_root, calibration=calibration)
+    return dataclasses.replace(experiment, run_root=run_root, calibration=calibration)

@@ -38,7 +38,7 @@ from pipeline.run_index import RunIndex
 from pipeline.rundir import RunDir, to_jsonable, write_json
 from pipeline.submission import resources
 from pipeline.sweepdir import Sweep, SweepDir, find_sweep, list_sweeps
-from pipeline.types import DroppedPoint, LauncherKind, Published, RunState
+from pipeline.types import DroppedPoint, LauncherKind, Published, RunState, Submission
 
 POLL_S = 2.0
 CANCEL_WAIT_S = 60.0
@@ -80,7 +80,7 @@ def plan(arguments: argparse.Namespace) -> int:
 def _check_groups(request: SweepRequest) -> None:
     """Asks the scheduler about one point of each kind of job; raises ClusterError."""
     kinds: dict[object, list[int]] = {}
-    submissions = {}
+    submissions: dict[object, Submission] = {}
     for one in request.planned:
         submission = one.request.submission(request.run_root / "RUN_ID")
         if submission.launcher is not LauncherKind.slurm:

@@ -21,6 +21,7 @@ from pipeline.errors import HimoriError, RunNotFound
 from pipeline.rundir import AttemptDir, RunDir
 from pipeline.tracking.cursor import Cursor, read_cursor, write_cursor
 from pipeline.tracking.feed import Facts, Feed, Portion, journal_sizes
+from pipeline.tracking.parents import find_parent, point_of, point_tags
 from pipeline.tracking.patience import LOCKED_S, Following, Once, Patience
 from pipeline.tracking.records import current_record
 from pipeline.tracking.store import file_lock, store_of, sync_here
@@ -64,6 +65,7 @@ class Syncer:
         self._cursor = Cursor(store="")
         self._tracker: Tracker | None = None
         self._shown: dict[str, str] = {}
+        self._of_sweep: dict[str, str] = {}
         self._status = ""
         self._warnings: list[str] = []
 
@@ -104,8 +106,25 @@ class Syncer:
             self._feed.rewind({})
             self._save(Cursor(store=self._store.uri, experiment_id=experiment_id, mlflow_run_id=mlflow_run_id))
         self._shown, self._status = {}, ""
+        self._of_sweep = self._place_in_sweep(tracker)
         self._tracker = tracker
         return tracker
+
+    def _place_in_sweep(self, tracker: Tracker) -> dict[str, str]:
+        """Tags that put the run beneath its sweep; none for a run of its own."""
+        point = point_of(self._run)
+        if point is None:
+            return {}
+        since = time.monotonic()
+        parent = find_parent(
+            self._run,
+            point,
+            tracker,
+            store=self._store.uri,
+            experiment_id=self._cursor.experiment_id,
+            left_s=lambda: self._patience.left_s(since, unanswered_s=LOCKED_S),
+        )
+        return point_tags(point, parent)
 
     def _upload(self, tracker: Tracker, *, final: bool) -> None:
         """Uploads the journals to their end, a killed process's unfinished portion first."""
@@ -136,7 +155,7 @@ class Syncer:
         missing: list[str] = []
         if not self._shown or self._cursor.end != ending.mark:
             missing = self._log_params_and_artifacts(tracker)
-        tags = self._view.tags(attempt, ending, self._feed.facts, self._feed.curves)
+        tags = self._view.tags(attempt, ending, self._feed.facts, self._feed.curves) | self._of_sweep
         self._warnings += tracker.log_tags(mlflow_run_id, dict(tags.items() - self._shown.items()))
         self._shown = tags
         if ending.status != self._status or self._cursor.end != ending.mark:

@@ -69,13 +69,13 @@ class Tracker:
             )
         return str(found.experiment_id)
 
-    def find_or_create_run(self, experiment_id: str, run_id: str, start_ms: int) -> str:
+    def find_or_create_run(self, experiment_id: str, run_id: str, start_ms: int, *, tag: str = "himori.run_id") -> str:
         """Id of the MLflow run tagged with `run_id`. A create whose answer is lost may have worked: each try looks."""
-        tags = {"himori.run_id": run_id}
+        tags = {tag: run_id}
 
         def find_or_create() -> str:
             found = self._client.search_runs(
-                [experiment_id], f"tags.`himori.run_id` = '{run_id}'", max_results=1, order_by=["start_time ASC"]
+                [experiment_id], f"tags.`{tag}` = '{run_id}'", max_results=1, order_by=["start_time ASC"]
             )
             run = found[0] if found else self._client.create_run(experiment_id, start_ms, tags, run_id)
             return str(run.info.run_id)

@@ -63,6 +63,7 @@ def export(run: RunDir, step: int, output: Path) -> None:
 
 def _read_model(experiment: Experiment, run: RunDir, step: int) -> dict[str, torch.Tensor]:
     import torch.distributed as dist
+    from torch.distributed import HashStore  # type: ignore[attr-defined]
 
     from pipeline.training import cpu_backend
 
@@ -71,7 +72,7 @@ def _read_model(experiment: Experiment, run: RunDir, step: int) -> dict[str, tor
     from pipeline.training.megatron.loading import whole_weights
     from pipeline.training.megatron.model import build_whole
 
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     megatron.initialize_ranks(_ONE_RANK, backend, seed=experiment.seed, timeout_min=10)
     plan = replace(run.read_plan(), layout=_ONE_RANK)
     model = build_whole(_bare(experiment), plan, backend)
