@@ -65,6 +65,15 @@ def _latent(experiment: Experiment, layout: Layout) -> Iterator[Problem]:
         )
 
 
+def _checkpoints(experiment: Experiment, _: Layout) -> Iterator[Problem]:
+    if experiment.techniques.sharding is not Sharding.none and experiment.recipe.checkpoint_every_steps:
+        yield Problem(
+            "fsdp_checkpoint",
+            "recipe.checkpoint_every_steps: checkpoints of Megatron-FSDP can't be written by this version; give 0, or "
+            "techniques.sharding=none",
+        )
+
+
 def _replicas(experiment: Experiment, layout: Layout) -> Iterator[Problem]:
     replicas, ranks = layout.shard_replicas, layout.dp * layout.cp
     if replicas == 1:
@@ -258,6 +267,7 @@ def _offload(experiment: Experiment, _: Layout) -> Iterator[Problem]:
 _TRAPS: tuple[Trap, ...] = (
     _experts,
     _latent,
+    _checkpoints,
     _replicas,
     _overlaps,
     _positions,

@@ -37,6 +37,11 @@ Sizes = dict[str, Any]
 TRAPS: list[tuple[str, Keys, Sizes]] = [
     ("layout.etp: got 1 with tp 2", {"model.moe": EXPERTS}, {"tp": 2, "sequence_parallel": True}),
     ("clips wrongly", {"model.moe": EXPERTS, "techniques.sharding": Sharding.optim}, {"dp": 2, "ep": 2}),
+    (
+        "can't be written",
+        {"techniques.sharding": Sharding.optim_grads, "recipe.checkpoint_every_steps": 10},
+        {"dp": 2},
+    ),
     ("latent attention with tp 2", {"model.mla": LATENTS}, {"tp": 2}),
     ("nothing is sharded", {"optimizer.distributed": False}, {"dp": 4, "shard_replicas": 2}),
     ("3 must divide dp x cp = 4", {}, {"dp": 4, "shard_replicas": 3}),
