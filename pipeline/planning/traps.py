@@ -178,7 +178,7 @@ def _router(experiment: Experiment, _: Layout) -> Iterator[Problem]:
 # --------------------------------------------------------------------------- precision
 
 
-def _precision(experiment: Experiment, _: Layout) -> Iterator[Problem]:
+def _precision(experiment: Experiment, layout: Layout) -> Iterator[Problem]:
     precision = experiment.precision
     low, kept = precision.low_precision, precision.first_layers + precision.last_layers
     if low is None and (kept or not precision.cache_weights):
@@ -186,6 +186,12 @@ def _precision(experiment: Experiment, _: Layout) -> Iterator[Problem]:
             "without_low_precision",
             "precision.first_layers, last_layers, cache_weights: only with precision.low_precision; leave them out",
         )
+    most = experiment.model.num_layers // layout.pp
+    for name, layers in (("first_layers", precision.first_layers), ("last_layers", precision.last_layers)):
+        if not 0 <= layers <= most:
+            yield Problem(
+                "kept_layers", f"precision.{name}: got {layers}; allowed: 0 to the {most} layers of a pipeline stage"
+            )
     if low is LowPrecision.fp8_delayed and kept:
         yield Problem(
             "delayed_layers",
@@ -248,6 +254,13 @@ def _schedule(experiment: Experiment, _: Layout) -> Iterator[Problem]:
 
 def _offload(experiment: Experiment, _: Layout) -> Iterator[Problem]:
     techniques = experiment.techniques
+    if techniques.optimizer_offload and not experiment.optimizer.distributed:
+        yield Problem("optimizer_offload", "techniques.optimizer_offload: needs optimizer.distributed=true")
+    if techniques.optimizer_offload and techniques.param_remainders:
+        yield Problem(
+            "optimizer_offload",
+            "techniques.optimizer_offload: keeps whole master weights; leave param_remainders false",
+        )
     modules = techniques.offload_modules
     for module in modules:
         if module not in OFFLOADED:
