@@ -178,24 +178,29 @@ def _router(experiment: Experiment, _: Layout) -> Iterator[Problem]:
 # --------------------------------------------------------------------------- precision
 
 
-def _precision(experiment: Experiment, layout: Layout) -> Iterator[Problem]:
+def _kept_layers(experiment: Experiment, layout: Layout) -> Iterator[Problem]:
     precision = experiment.precision
-    low, kept = precision.low_precision, precision.first_layers + precision.last_layers
-    if low is None and (kept or not precision.cache_weights):
-        yield Problem(
-            "without_low_precision",
-            "precision.first_layers, last_layers, cache_weights: only with precision.low_precision; leave them out",
-        )
+    kept = precision.first_layers + precision.last_layers
     most = experiment.model.num_layers // layout.pp
     for name, layers in (("first_layers", precision.first_layers), ("last_layers", precision.last_layers)):
         if not 0 <= layers <= most:
             yield Problem(
                 "kept_layers", f"precision.{name}: got {layers}; allowed: 0 to the {most} layers of a pipeline stage"
             )
-    if low is LowPrecision.fp8_delayed and kept:
+    if precision.low_precision is LowPrecision.fp8_delayed and kept:
         yield Problem(
             "delayed_layers",
             "precision.first_layers, last_layers: fp8_delayed can't leave layers out; give fp8_current or 0",
+        )
+
+
+def _precision(experiment: Experiment, _: Layout) -> Iterator[Problem]:
+    precision = experiment.precision
+    low, kept = precision.low_precision, precision.first_layers + precision.last_layers
+    if low is None and (kept or not precision.cache_weights):
+        yield Problem(
+            "without_low_precision",
+            "precision.first_layers, last_layers, cache_weights: only with precision.low_precision; leave them out",
         )
     if low is not LowPrecision.fp8_delayed and (
         precision.amax_history != 1024 or precision.amax_compute is not AmaxCompute.max
@@ -286,6 +291,7 @@ _TRAPS: tuple[Trap, ...] = (
     _positions,
     _windows,
     _router,
+    _kept_layers,
     _precision,
     _loss,
     _muon,
