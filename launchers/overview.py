@@ -61,7 +61,7 @@ def _opened(run_root: Path, run_ids: Sequence[str], views: Views, index: RunInde
     for status in run_statuses(there, views):
         one = _of_status(status)
         found[one.run_id] = one
-        if status.end:
+        if status.end and status.state.is_final:
             ended = Ended(one.state, one.message, one.job_id, status.end.time, before[one.run_id])
             index.put(one.run_id, ended)
     gone = [run_id for run_id in run_ids if run_id not in found]

@@ -123,7 +123,7 @@ def _with_scheduler(run: RunDir, status: RunStatus, views: Views) -> RunStatus:
         return _unsubmitted(run)
     try:
         return _open(run, status.handle, views[(status.handle.launcher, status.handle.job_id)])
-    except RunDirError as error:
+    except (RunDirError, FileNotFoundError) as error:
         return RunStatus(run=run, state=RunState.unknown, message=str(error), handle=status.handle, end=None)
 
 

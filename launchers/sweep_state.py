@@ -17,8 +17,6 @@ UNFINISHED_CLAIM_S = 900.0
 EMPTY_CLAIM_S = 30.0
 """How long a claim may be empty: its maker writes it with the next system call."""
 
-TO_RUN_AGAIN = frozenset({RunState.failed, RunState.cancelled, RunState.timeout, RunState.unknown})
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PointState:
@@ -46,7 +44,8 @@ class PointState:
     @property
     def is_to_run(self) -> bool:
         """Whether submitting the sweep again runs it: it is missing or failed."""
-        return not self.being_submitted and (self.label == "MISSING" or self._state in TO_RUN_AGAIN)
+        ended_badly = self._state.is_final and self._state is not RunState.finished
+        return not self.being_submitted and (self.label == "MISSING" or ended_badly)
 
     @property
     def is_open(self) -> bool:

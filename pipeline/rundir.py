@@ -245,8 +245,13 @@ def create_run_dir(run_root: Path, name: str) -> RunDir:
 
 def list_runs(run_root: Path) -> Iterator[RunDir]:
     """Run directories of a run root, oldest first."""
+    return (RunDir((run_root / name).resolve()) for name in run_names(run_root))
+
+
+def run_names(run_root: Path) -> list[str]:
+    """Ids of the runs of a run root, oldest first."""
     names = sorted(entry.name for entry in run_root.iterdir()) if run_root.is_dir() else []
-    return (RunDir((run_root / name).resolve()) for name in names if _RUN_ID.fullmatch(name))
+    return [name for name in names if _RUN_ID.fullmatch(name)]
 
 
 def find_run(run_root: Path, wanted: str) -> RunDir:

@@ -244,9 +244,9 @@ def _check_free(wanted: Mapping[str, str], ours: Mapping[str, str]) -> None:
 
 
 def _check_value(key: str, value: str) -> None:
-    """sbatch reads the quotes of its lines itself, a line at a time."""
-    if re.search(r"[\n\r\0]", value):
-        raise UserError(f"{key}: a line end can't stand in a job script; got {value!r}")
+    """sbatch reads the quotes of its lines itself, a line at a time, and takes backslashes away even within them."""
+    if re.search(r"[\n\r\0\\]", value):
+        raise UserError(f"{key}: a line end or a backslash can't stand in an sbatch option; got {value!r}")
 
 
 def _gpu_option(cluster: Cluster, gpus: int) -> dict[str, str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -35,7 +35,7 @@ from pipeline.config import (
     with_prefix,
 )
 from pipeline.errors import ConfigError
-from pipeline.types import DroppedPoint, Experiment, Point, Root, SweepSpec
+from pipeline.types import DroppedPoint, Experiment, Point, Root, SweeperKind, SweeperSpec, SweepSpec
 
 MAX_POINTS = 100_000
 
@@ -70,6 +70,8 @@ def load_sweep(overrides: Sequence[str], *, conf_dir: Path | None = None) -> Loa
     folders = search_folders(conf_dir)
     typed = parse(overrides)
     root = _base(typed, folders, conf_dir)
+    if root.sweeper.kind is not SweeperKind.grid:
+        raise ConfigError(f"sweeper={root.sweeper.name}: chooses its points as it goes, there is no table of them yet")
     ordered = [*_own_lines(root.sweep, typed), *_of_a_run(typed)]
     axes = _zipped(_axes(ordered, folders), root.sweep.zip)
     if not axes:
@@ -98,6 +100,77 @@ def load_sweep(overrides: Sequence[str], *, conf_dir: Path | None = None) -> Loa
         named_groups=named_groups([item for item in ordered if not item.is_sweep_override()], folders)
         | frozenset(key_of(item) for item in ordered if key_of(item) in groups(folders)),
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dimension:
+    """What a search may give one key: a number between two, or one of some values as they would be typed."""
+
+    key: str
+    low: float = 0.0
+    high: float = 0.0
+    step: int | None = None
+    """A whole number, a multiple of this above `low`; None: any number."""
+    log: bool = False
+    values: tuple[str, ...] = ()
+    """Empty for a number."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedSearch:
+    """A search as composed."""
+
+    name: str
+    sweeper: SweeperSpec
+    dimensions: tuple[Dimension, ...]
+    fixed: tuple[str, ...]
+    """The overrides that all trials share."""
+    named_groups: frozenset[str]
+
+
+def load_search(overrides: Sequence[str], *, conf_dir: Path | None = None) -> LoadedSearch | None:
+    """What is searched when `sweeper` says so; None for an ordinary sweep. Raises ConfigError."""
+    folders = search_folders(conf_dir)
+    typed = parse(overrides)
+    root = _base(typed, folders, conf_dir)
+    if root.sweeper.kind is SweeperKind.grid:
+        return None
+    if root.sweep.zip or root.sweep.where:
+        raise ConfigError("sweep: zip and where shape a grid; a search takes its own way, give sweeper=grid for them")
+    ordered = [*_own_lines(root.sweep, typed), *_of_a_run(typed)]
+    for override in ordered:
+        check_override(_one_value(override), folders, chosen_options([], folders))
+    varied = [override for override in ordered if override.is_sweep_override()]
+    if not varied:
+        raise ConfigError("sweeper: nothing varies; give e.g. 'optimizer.lr=tag(log,interval(1e-4,1e-2))'")
+    fixed = [override for override in ordered if not override.is_sweep_override()]
+    return LoadedSearch(
+        name=root.name,
+        sweeper=root.sweeper,
+        dimensions=tuple(_dimension(override, folders) for override in varied),
+        fixed=tuple(with_prefix(override) for override in fixed),
+        named_groups=named_groups(fixed, folders),
+    )
+
+
+def _one_value(override: Override) -> Override:
+    """An override with a value of its own, to check the key by; options of groups are checked trial by trial."""
+    return parse([f"{override.get_key_element()}=null"])[0] if override.is_sweep_override() else override
+
+
+def _dimension(override: Override, folders: Sequence[Path]) -> Dimension:
+    key = key_of(override)
+    value: object = override.value()
+    match value:
+        case IntervalSweep():
+            low, high = value.start or 0, value.end or 0
+            whole = isinstance(low, int) and isinstance(high, int)
+            return Dimension(key=key, low=low, high=high, step=1 if whole else None, log="log" in value.tags)
+        case RangeSweep(start=int() as first, stop=int() as stop, step=int() as step):
+            last = first + (stop - 1 - first) // step * step
+            return Dimension(key=key, low=first, high=last, step=step)
+        case _:
+            return Dimension(key=key, values=tuple(_values(override, folders)))
 
 
 # --------------------------------------------------------------------------- what varies
@@ -148,7 +221,7 @@ def _axes(ordered: Sequence[Override], folders: Sequence[Path]) -> list[_Axis]:
 def _values(override: Override, folders: Sequence[Path]) -> Iterator[str]:
     key = key_of(override)
     if not override.is_discrete_sweep():
-        raise ConfigError(f"{key}: {override.input_line!r} is a range to search in; choice(…) and range(…) list values")
+        raise ConfigError(f"{key}: {override.input_line!r} is a range to search in: give sweeper=optuna or values")
     value: object = override.value()
     if isinstance(value, Glob):
         if key not in groups(folders):

@@ -11,6 +11,9 @@ def add(verbs: Verbs) -> None:
         verbs, "status", (module, "status"), "what became of runs; without RUN the newest of the run root"
     )
     add_runs(status, "*")
+    status.add_argument("--all", action="store_true", help="every run of the run root, a line each, from its index")
+    status.add_argument("--state", metavar="STATE", help="with --all: only runs in this state, e.g. FAILED")
+    status.add_argument("--rebuild", action="store_true", help="with --all: read every run anew instead of the index")
     status.add_argument("--json", action="store_true", help="for machines")
     logs = add_verb(verbs, "logs", (module, "logs"), "what the ranks of a run printed")
     logs.add_argument("run", metavar="RUN", help="run id, a unique part of it, its directory, or `last`")

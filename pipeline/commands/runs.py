@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 from launchers.launcher import launcher_for
+from launchers.overview import overviews
 from launchers.status import RunStatus, progress, run_status, run_statuses
 from pipeline.commands.follow import EXIT_CODES, finish
 from pipeline.commands.program import own_name
 from pipeline.commands.tracking import sync_quietly
 from pipeline.errors import UserError
-from pipeline.rundir import AttemptDir, RunDir, find_run, list_runs, to_jsonable, write_json
+from pipeline.run_index import RunIndex
+from pipeline.rundir import AttemptDir, RunDir, find_run, list_runs, run_names, to_jsonable, write_json
 from pipeline.types import RunState
 
 POLL_S = 1.0
@@ -31,6 +34,8 @@ LISTED = 20
 def status(arguments: argparse.Namespace) -> int:
     """One run in full, or the newest of a run root as a table."""
     root = Path(arguments.run_root)
+    if arguments.all:
+        return _status_of_all(arguments, root)
     runs = [find_run(root, wanted) for wanted in arguments.runs] or list(list_runs(root))[-LISTED:]
     statuses = run_statuses(runs)
     for one in statuses:
@@ -110,6 +115,29 @@ def _as_json(one: RunStatus) -> dict[str, object]:
         "progress": progress(attempt) if attempt else {},
         "end": to_jsonable(one.end) if one.end else None,
     }
+
+
+def _status_of_all(arguments: argparse.Namespace, root: Path) -> int:
+    """Every run in a line: those that are over from the index, one question to each scheduler about the rest."""
+    index = RunIndex(root)
+    if arguments.rebuild:
+        index.drop_all()
+    run_ids = run_names(root)
+    index.keep_only(run_ids)
+    found = overviews(root, run_ids, index).values()
+    states = sorted({state.value for state in RunState})
+    if arguments.state and arguments.state.upper() not in states:
+        raise UserError(f"--state: no state {arguments.state!r}; there are: {', '.join(states)}")
+    shown = [one for one in found if not arguments.state or one.state.value == arguments.state.upper()]
+    if arguments.json:
+        rows = [{"run_id": one.run_id, "state": one.state.value, "job_id": one.job_id, "message": one.message}
+                for one in shown]  # fmt: skip
+        print(json.dumps(rows, indent=1))
+        return 0
+    for one in shown:
+        print(f"{one.run_id}  {one.state.value:<9}  {one.job_id:<10}  {one.message}")
+    print(", ".join(f"{count} {state}" for state, count in Counter(one.state.value for one in found).most_common()))
+    return 0
 
 
 def _print_one(one: RunStatus) -> None:

@@ -80,12 +80,12 @@ def build_sweep(
     """
     loaded = load_sweep(arguments.overrides, conf_dir=arguments.conf_dir)
     code = kept_code(*code_of) if code_of else read_code()
-    planner = _Planner()
+    planner = Planner()
     planned: dict[str, PlannedPoint] = {}
     left_out: list[DroppedPoint] = list(loaded.dropped)
     for point in _absolute_points(loaded):
         try:
-            one = _planned(point, planner, code, loaded)
+            one = plan_point(point, code, planner)
             why_not = one.request.why_untrainable() if trainable_only else None
         except PlanRefused as error:
             left_out.append(_dropped(point, str(error)))
@@ -119,12 +119,13 @@ def _absolute_points(loaded: LoadedSweep) -> Sequence[Point]:
     return points
 
 
-def _planned(point: Point, planner: _Planner, code: Code, loaded: LoadedSweep) -> PlannedPoint:
+def plan_point(point: Point, code: Code, planner: Planner | None = None) -> PlannedPoint:
+    """Plans one point; raises PlanRefused."""
     experiment = point.experiment
     request = Request(
         experiment=experiment,
-        plan=planner.plan(experiment),
-        cluster_named="cluster" in loaded.named_groups,
+        plan=(planner or Planner()).plan(experiment),
+        cluster_named=True,
         code_dir=code.folder(Path(experiment.run_root)),
     )
     return PlannedPoint(point=point, request=request, digest=point_digest(to_jsonable(experiment), code.digest))
@@ -134,7 +135,7 @@ def _dropped(point: Point, reason: str) -> DroppedPoint:
     return DroppedPoint(number=point.number, choices=point.choices, reason=reason)
 
 
-class _Planner:
+class Planner:
     """Plans points; those that differ only in what no plan depends on are planned once."""
 
     def __init__(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import getpass
 import json
 import sys
 import time
@@ -15,12 +14,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from launchers.launcher import launcher_for
 from launchers.slurm_check import check_submission
 from launchers.status import progress
 from launchers.sweep_state import PointState, point_states
 from pipeline.commands.follow import EXIT_CODES
 from pipeline.commands.program import own_name
+from pipeline.commands.search import begin_search, drive, search_of, start_driver
+from pipeline.commands.sweep_end import end_points
 from pipeline.commands.sweep_request import SweepRequest, build_sweep
 from pipeline.commands.sweep_submit import Outcome, submit_points, submit_sweep
 from pipeline.commands.sweep_table import (
@@ -35,8 +35,9 @@ from pipeline.commands.sweep_table import (
 from pipeline.commands.tracking import sync_quietly
 from pipeline.errors import ClusterError, ConfigError, UserError
 from pipeline.run_index import RunIndex
-from pipeline.rundir import RunDir, to_jsonable, write_json
+from pipeline.rundir import RunDir, to_jsonable
 from pipeline.submission import resources
+from pipeline.sweep_config import load_search
 from pipeline.sweepdir import Sweep, SweepDir, find_sweep, list_sweeps
 from pipeline.types import DroppedPoint, LauncherKind, Published, RunState, Submission
 
@@ -106,12 +107,30 @@ def _print_untrainable(request: SweepRequest) -> None:
 
 def submit(arguments: argparse.Namespace) -> int:
     """Hands the points of a sweep over that are missing or failed, and returns at once."""
+    search = load_search(arguments.overrides, conf_dir=arguments.conf_dir)
+    if search:
+        folder = begin_search(search, arguments)
+        return _report_search(folder, start_driver(folder), as_json=arguments.json)
     request = build_sweep(arguments, trainable_only=True)
     return _report(submit_sweep(request, arguments), request, as_json=arguments.json)
 
 
+def _report_search(folder: SweepDir, pid: int, *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"sweep_id": folder.sweep_id, "sweep_dir": str(folder.path), "driver": pid}))
+        return 0
+    print(f"search    {folder.sweep_id}")
+    print(f"driver    process {pid} on this machine; killed, it goes on when the same is submitted again")
+    print(f"log       {folder.path / 'search.log'}")
+    print(f"next      {own_name()} sweep table {folder.sweep_id}")
+    return 0
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Submits a sweep, follows it, and says what came of it."""
+    search = load_search(arguments.overrides, conf_dir=arguments.conf_dir)
+    if search:
+        return drive(begin_search(search, arguments))
     request = build_sweep(arguments, trainable_only=True)
     outcome = submit_sweep(request, arguments)
     _report(outcome, request, as_json=False)
@@ -211,14 +230,7 @@ def cancel(arguments: argparse.Namespace) -> int:
     sweep = find_sweep(Path(arguments.run_root), arguments.sweep)
     kept = sweep.read()
     alive = [state for state in _states(sweep, kept) if state.is_open and state.run]
-    asked = {"by": getpass.getuser(), "time": time.time()}
-    for state in alive:
-        assert state.run is not None
-        attempt = RunDir(sweep.run_root / state.run.run_id).last_attempt()
-        if attempt:
-            # Written first: the supervisors tell a cancelled run from one that a signal hit by this file.
-            write_json(attempt.cancel_file, asked, durable=False)
-    _end_jobs(sweep, alive)
+    end_points(sweep, alive)
     left = _wait_until_closed(sweep, kept, CANCEL_WAIT_S)
     print(f"{sweep.sweep_id}  {len(alive) - left} points ended" + (f", {left} still are on their way" if left else ""))
     return 0
@@ -228,6 +240,8 @@ def retry(arguments: argparse.Namespace) -> int:
     """Submits what of a sweep is missing or failed again, from the code it was first submitted with."""
     sweep = find_sweep(Path(arguments.run_root), arguments.sweep)
     kept = sweep.read()
+    if search_of(sweep):
+        raise UserError(f"{sweep.sweep_id}: is a search; submit it again, and it goes on")
     conf_dir = Path(kept.conf_dir) if kept.conf_dir else None
     again = argparse.Namespace(overrides=list(kept.overrides), conf_dir=conf_dir)
     request = build_sweep(again, trainable_only=True, code_of=(kept.code, sweep.run_root))
@@ -317,25 +331,6 @@ def _point_row(sweep: SweepDir, number: int, choices: dict[str, str], state: Poi
         "run": state.run.run_id if state.run else None,
         "message": (state.run.message or None) if state.run else None,
     }
-
-
-def _end_jobs(sweep: SweepDir, alive: Sequence[PointState]) -> None:
-    """Ends jobs, an array by one command where all of it is to end."""
-    arrays: set[str] = set()
-    for state in alive:
-        assert state.run is not None
-        attempt = RunDir(sweep.run_root / state.run.run_id).last_attempt()
-        handle = attempt.read_handle() if attempt else None
-        if handle is None:
-            continue
-        if handle.launcher is LauncherKind.local:
-            launcher_for(handle.launcher).cancel(handle.job_id, handle)
-        else:
-            arrays.add(handle.job_id.partition("_")[0])
-    for job_id in sorted(arrays):
-        launcher_for(LauncherKind.slurm).cancel(job_id, None)
-    for batch in {state.batch for state in alive if state.batch and state.batch.read_handle() is None}:
-        launcher_for(LauncherKind.slurm).drop_batch(batch)
 
 
 def _wait_until_closed(sweep: SweepDir, kept: Sweep, timeout_s: float) -> int:

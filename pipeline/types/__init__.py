@@ -57,7 +57,7 @@ from pipeline.types.recipe import (
 from pipeline.types.record import Measured, Outcome, RankMemory, RunRecord
 from pipeline.types.run import Cause, End, Handle, RankExit, RunState, Submission, WorkerCode
 from pipeline.types.suite import Case, KnownFailure, Suite, Tolerance
-from pipeline.types.sweep import DroppedPoint, Point, Published, Root, SweepSpec
+from pipeline.types.sweep import DroppedPoint, Point, Published, Root, SweeperKind, SweeperSpec, SweepSpec
 
 __all__ = [
     "Activation",
@@ -132,6 +132,8 @@ __all__ = [
     "Submission",
     "Suite",
     "SweepSpec",
+    "SweeperKind",
+    "SweeperSpec",
     "Techniques",
     "ThroughputEstimate",
     "Tolerance",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from pipeline.types.experiment import Experiment
 
@@ -34,11 +35,41 @@ class SweepSpec:
     """Figures of others that `plan -m` shows beside the points they are about."""
 
 
+class SweeperKind(Enum):
+    """How the points of a sweep are chosen."""
+
+    grid = "grid"
+    """All combinations."""
+    optuna = "optuna"
+    """One after another, from what came of those before."""
+
+
+@dataclass(kw_only=True, slots=True)
+class SweeperSpec:
+    """How the points of a sweep are chosen; all but `kind` is for a search only."""
+
+    name: str = "grid"
+    kind: SweeperKind = SweeperKind.grid
+    trials: int = 20
+    parallel: int = 2
+    """Trials that wait or run at the same time."""
+    metric: str = "train/loss"
+    """Its newest value is what a trial is judged by; the smallest is best."""
+    startup_trials: int = 5
+    """Trials drawn at random before the estimator is asked."""
+    seed: int = 0
+    prune: bool = True
+    """Stop trials that are not among the best third at a rung of steps."""
+    prune_first_step: int = 100
+    """The first rung; each further one has three times the steps."""
+
+
 @dataclass(kw_only=True, slots=True)
 class Root(Experiment):
     """What a configuration composes to: an experiment, and which points are made of it."""
 
     sweep: SweepSpec = field(default_factory=SweepSpec)
+    sweeper: SweeperSpec = field(default_factory=SweeperSpec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,9 +2,10 @@
 
 For what is about the queue alone: a thousand runs that each import torch would say nothing more about it. What the
 job is given and how it is started are the real thing. QUICK_SECONDS is how long a run takes; one whose seed is in
-QUICK_FAIL (comma separated) fails.
+QUICK_FAIL (comma separated) fails. Its loss is the distance of the learning rate from 0.005, in decades.
 """
 
+import math
 import os
 import runpy
 import sys
@@ -16,6 +17,7 @@ if "KILL_AT" in os.environ:
 
 if "launchers.supervisor" in sys.orig_argv and os.environ.get("QUICK_SECONDS"):
     from pipeline.rundir import RunDir, write_json
+    from pipeline.tracking.journal import Event, JournalWriter
     from pipeline.types import End, RunState
 
     time.sleep(float(os.environ["QUICK_SECONDS"]))
@@ -28,6 +30,10 @@ if "launchers.supervisor" in sys.orig_argv and os.environ.get("QUICK_SECONDS"):
         state = RunState.failed if failed else RunState.finished
         attempt = run.last_attempt()
         assert attempt is not None
-        (run.path / "code").write_text(str(Path(pipeline.__file__).parents[1]), encoding="utf-8")
+        (run.path / "ran-from").write_text(str(Path(pipeline.__file__).parents[1]), encoding="utf-8")
+        loss = abs(math.log10(run.read_experiment().optimizer.lr / 0.005))
+        data: dict[str, object] = {"step": 1, "values": {"train/loss": loss}}
+        with JournalWriter(attempt.journal("local")) as journal:
+            journal.append(Event("metrics", time.time(), "local", 0, data))
         write_json(attempt.end_file, End(state=state, message=f"seed {seed}", first=None, time=time.time()))
     os._exit(0)

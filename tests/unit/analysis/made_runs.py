@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from pipeline.__main__ import parser
 from pipeline.analysis.facts import Origin, RunFacts
 from pipeline.analysis.runs import read_run
 from pipeline.analysis.specs import gpu_named, model_named
@@ -27,7 +27,7 @@ PHASE_S = 5.0
 @cache
 def request_of(overrides: tuple[str, ...]) -> Request:
     """The request of some overrides; composing is what takes time."""
-    return build_request(argparse.Namespace(overrides=overrides, conf_dir=None))
+    return build_request(parser().parse_args(["plan", *overrides]))
 
 
 def make_run(
