@@ -15,7 +15,7 @@ from launchers.policy import may_continue
 from pipeline.checkpoints import newest_whole
 from pipeline.rundir import AttemptDir, RunDir, from_jsonable, write_json
 from pipeline.tracking.journal import Event, read_events
-from pipeline.types import End, RankExit, RunState
+from pipeline.types import Cause, End, RankExit, RunState
 
 Kind = TypeVar("Kind")
 
@@ -44,8 +44,10 @@ def close_cut_off(run: RunDir, attempt: AttemptDir) -> None:
         end = afterwards(run, attempt, "")
         if end.state is RunState.unknown:
             end = replace(end, message="cut off without a word; the scheduler started the job again")
-    if not end.continues or end.decided_by_scheduler:
-        write_json(attempt.end_file, replace(end, continues=True, decided_by_scheduler=False))
+    if end.decided_by_scheduler:
+        end = replace(end, state=RunState.preempted, cause=Cause.preempted, decided_by_scheduler=False)
+    if not end.continues:
+        write_json(attempt.end_file, replace(end, continues=True))
 
 
 def afterwards(run: RunDir, attempt: AttemptDir, scheduler_word: str) -> End:

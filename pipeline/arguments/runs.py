@@ -1,4 +1,4 @@
-"""Verbs that take runs: status, logs, wait, cancel."""
+"""Verbs that take runs: status, logs, wait, cancel, resume."""
 
 from __future__ import annotations
 
@@ -25,5 +25,14 @@ def add(verbs: Verbs) -> None:
     wait.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds")
     cancel = add_verb(verbs, "cancel", (module, "cancel"), "end runs, queued or running")
     add_runs(cancel, "+")
-    for verb in (status, logs, wait, cancel):
+    resume = add_verb(
+        verbs,
+        "resume",
+        ("pipeline.commands.resume", "resume"),
+        "go on with a run that is over, from its last checkpoint",
+    )
+    resume.add_argument("run", metavar="RUN", help="run id, a unique part of it, its directory, or `last`")
+    resume.add_argument("--steps", type=int, metavar="N", help="train to step N instead of the recipe's steps")
+    resume.add_argument("--json", action="store_true", help="for machines")
+    for verb in (status, logs, wait, cancel, resume):
         add_run_root(verb)

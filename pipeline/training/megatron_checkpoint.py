@@ -5,6 +5,7 @@ Read by the same contract test as `megatron.py`.
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,12 +78,18 @@ class BackgroundSave:
 
     def start(self, state: Tree, folder: Path) -> None:
         """Copies the state to host memory and starts to write it."""
-        request = dist_checkpointing.save(state, str(folder), async_sharded_save=True)
+        request = dist_checkpointing.save(state, str(folder), async_sharded_save=True, **_own_writer())
         self._queue.schedule_async_request(request)
 
     def is_done(self, *, wait: bool) -> bool:
         """Whether the files of all ranks are written; True exactly once."""
         return bool(self._queue.maybe_finalize_async_calls(blocking=wait))
+
+
+def _own_writer() -> dict[str, str]:
+    """Megatron's own writer: from 0.18 on another package's is its default, which need not be installed."""
+    known = inspect.signature(dist_checkpointing.save).parameters
+    return {"async_strategy": "mcore"} if "async_strategy" in known else {}
 
 
 def load(state: Tree, folder: Path) -> Tree:

@@ -54,7 +54,7 @@ def test_nodes_with_a_tmp_of_their_own_and_an_empty_home(slurm_site: Site) -> No
 
 
 def test_a_lost_node_ends_the_run_and_is_named(slurm_site: Site, cluster: DevCluster) -> None:
-    run = slurm_site.submit(LONG, "cluster.sbatch.nodelist='n1,n2'")
+    run = slurm_site.submit(LONG, "cluster.sbatch.nodelist='n1,n2'", "cluster.max_attempts=1")
     run.wait_for_step()
     cluster.node("kill", "n2")
     try:
@@ -69,7 +69,7 @@ def test_a_lost_node_ends_the_run_and_is_named(slurm_site: Site, cluster: DevClu
 
 @pytest.mark.faults  # Slurm looks at limits twice a minute: 80 s for one test
 def test_the_time_limit_is_called_a_timeout(slurm_site: Site) -> None:
-    run = slurm_site.submit(LONG, "cluster.time_limit_min=1")
+    run = slurm_site.submit(LONG, "cluster.time_limit_min=1", "cluster.max_attempts=1")
     assert run.wait() == 5
     assert run.end()["state"] == "TIMEOUT"
     run.assert_nothing_left()

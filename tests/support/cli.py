@@ -71,16 +71,31 @@ class Run:
         """`himori wait`: its exit code."""
         return self.site.himori("wait", self.run_id, check=False, timeout=timeout_s).returncode
 
-    def journal(self) -> list[dict[str, Any]]:
-        """All events of the first attempt."""
-        folder = self.path / "attempts" / "1" / "journal"
-        lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
-        return [json.loads(line) for line in lines]
+    def journal(self, attempt: int | str = 1) -> list[dict[str, Any]]:
+        """All events of an attempt; of all attempts for `*`."""
+        paths = sorted(self.path.glob(f"attempts/{attempt}/journal/*.jsonl"))
+        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
-    def losses(self) -> dict[int, float]:
+    def losses(self, attempt: int | str = 1) -> dict[int, float]:
         """Loss of each step."""
-        steps = [event["data"] for event in self.journal() if event["kind"] == "metrics"]
+        steps = [event["data"] for event in self.journal(attempt) if event["kind"] == "metrics"]
         return {step["step"]: step["values"]["train/loss"] for step in steps}
+
+    def wait_until_step(self, step: int, timeout_s: float = 180) -> None:
+        """Until a step is in the journal of any attempt."""
+        what = f"step {step} of {self.run_id}"
+        wait_until(lambda: max(self.losses("*"), default=0) >= step or self.is_over(), timeout_s, what)
+
+    def is_over(self) -> bool:
+        """Whether its newest attempt has an end after which nothing comes."""
+        ends = self.ends()
+        newest = len(list(self.path.glob("attempts/*/handle.json")))
+        return len(ends) == newest and bool(ends) and not ends[-1]["continues"]
+
+    def ends(self) -> list[dict[str, Any]]:
+        """The ends of all attempts that have one."""
+        paths = sorted(self.path.glob("attempts/*/end.json"), key=lambda path: int(path.parent.name))
+        return [json.loads(path.read_text())["data"] for path in paths]
 
     def wait_for_step(self, timeout_s: float = 120) -> None:
         """Until the first step is in the journal."""

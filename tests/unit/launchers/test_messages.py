@@ -12,9 +12,14 @@ from launchers.messages import (
     Declined,
     Exited,
     Hello,
+    Look,
+    LookAround,
+    Looked,
     Message,
+    Notice,
     Peer,
     Placed,
+    Silent,
     Start,
     Stop,
     StopCause,
@@ -35,6 +40,13 @@ MESSAGES: list[Message] = [
     Stop(cause=StopCause.cancelled, reason="by hand"),
     WorkerEvent(kind="metrics", time=2.0, rank=0, data={"step": 1, "values": {"train/loss": 2.5}}),
     Bye(exit_code=0),
+    Notice(reason="told to make room (SIGUSR2)"),
+    Silent(rank=3),
+    LookAround(),
+    Looked(
+        node_rank=1,
+        looks=(Look(rank=2, node="n2", step=7, doing="step", silent_s=9.5, process_state="T", stack=("File", "x")),),
+    ),
 ]
 
 
