@@ -29,6 +29,13 @@ ROWS = {
     "fp8 current mbs4": ("precision=fp8", "precision.low_precision=fp8_current", "recipe.micro_batch=4"),
     "fp8 blockwise mbs4": ("precision=fp8", "precision.low_precision=fp8_blockwise", "recipe.micro_batch=4"),
 }
+LINEAR = "techniques.cross_entropy=linear"
+GAINS: dict[str, dict[str, tuple[str, ...]]] = {
+    "bf16 mbs4": {"linear loss": (LINEAR,), "linear loss, mbs8": (LINEAR, "recipe.micro_batch=8")},
+    "fp8 delayed mbs4": {"linear loss": (LINEAR,), "linear loss, mbs8": (LINEAR, "recipe.micro_batch=8")},
+    "bf16 mbs1": {"linear loss": (LINEAR,)},
+}
+"""What planning adds to a row, each shown alone."""
 COMMON = (
     "hardware=dgx_h200",
     "model=llama3_2_1b",
@@ -146,16 +153,17 @@ def _planned(plan: Any) -> dict[str, float | None]:
     }
 
 
-def arms_of(row: str, extra: list[str]) -> list[Arm]:
-    """The two sides of a row, and one more for each `NAME:OVERRIDE,…` of `--also`."""
+def arms_of(row: str) -> list[Arm]:
+    """The two sides of a row, and what planning adds to ours."""
     overrides = ROWS[row]
     arms = [
         Arm(name="himori", overrides=overrides, measure=measure_himori),
         Arm(name="megatron-lm", overrides=overrides, measure=measure_reference),
     ]
-    for text in extra:
-        name, _, changes = text.partition(":")
-        arms.append(Arm(name=name, overrides=(*overrides, *changes.split(",")), measure=measure_himori))
+    for name, changes in GAINS.get(row, {}).items():
+        # The later of two overrides of a key would be refused, so what changes is left out of the row's own.
+        kept = tuple(one for one in overrides if one.split("=")[0] not in {change.split("=")[0] for change in changes})
+        arms.append(Arm(name=name, overrides=(*kept, *changes), measure=measure_himori))
     return arms
 
 
@@ -171,7 +179,6 @@ def main() -> None:
     """Measures the chosen rows in turns until the time is over."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--row", action="append", choices=list(ROWS), help="only this row; may be repeated")
-    options.add_argument("--also", action="append", default=[], metavar="NAME:KEY=VALUE,…", help="a further himori arm")
     options.add_argument("--only", action="append", default=[], metavar="ARM", help="only these arms")
     options.add_argument("--turns", type=int, default=2)
     options.add_argument("--steps", type=int, default=9)
@@ -185,7 +192,7 @@ def main() -> None:
     print(f"imports: {time.monotonic() - began:.1f} s", file=sys.stderr)
     for turn in range(arguments.turns):
         for row in arguments.row or ROWS:
-            for arm in arms_of(row, arguments.also):
+            for arm in arms_of(row):
                 if arguments.only and arm.name not in arguments.only:
                     continue
                 if time.monotonic() - began > arguments.limit_s:

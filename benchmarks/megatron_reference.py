@@ -72,6 +72,7 @@ def arguments(experiment: Experiment, plan: Plan) -> list[str]:
         "cross-entropy-fusion-impl": "native",
         "log-interval": 1,
         "eval-iters": 0,
+        "eval-interval": 1_000_000,
         "transformer-impl": "transformer_engine",
     }
     flags = [

@@ -173,6 +173,11 @@ class RunDir:
         return self.path / "record.json"
 
     @property
+    def reports_dir(self) -> Path:
+        """Reports somebody kept with the run; they are uploaded with it."""
+        return self.path / "reports"
+
+    @property
     def sync_file(self) -> Path:
         """How far tracking has come; owned by `pipeline.tracking`."""
         return self.path / "sync.json"

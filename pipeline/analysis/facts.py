@@ -67,6 +67,27 @@ class RankPlace:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class GpuTrace:
+    """One GPU over time, as it was sampled."""
+
+    gpu: str
+    times: tuple[float, ...]
+    """Seconds since the epoch."""
+    power_watts: tuple[float | None, ...]
+    temperature_c: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Band:
+    """A time for which a GPU's clocks were held down."""
+
+    gpu: str
+    cause: str
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """A loss that was reached."""
 
@@ -99,6 +120,8 @@ class RunFacts:
     gpus: int = 1
     """GPUs (ranks, where there is no GPU) of the whole run."""
     seed: int | None = None
+    sweep: tuple[str, ...] = ()
+    """Id and name of the sweep it is a point of; empty for a run of its own."""
     started: float | None = None
     """Seconds since the epoch."""
     tokens_per_step: int | None = None
@@ -126,6 +149,8 @@ class RunFacts:
     """Why the GPUs were slowed down during steady steps; empty where they were not, or nobody looked."""
     telemetry: bool = False
     """Whether clocks and throttling were watched."""
+    traces: tuple[GpuTrace, ...] = ()
+    bands: tuple[Band, ...] = ()
     notes: str = ""
 
     @property

@@ -11,7 +11,7 @@ import cattrs
 import yaml
 
 from pipeline.analysis.facts import Curve
-from pipeline.analysis.judge import Night, Repeat
+from pipeline.analysis.screening import Night, Repeat
 from pipeline.conf_groups import options, shipped_conf_dir
 from pipeline.errors import UserError
 from pipeline.rundir import from_jsonable, read_json, write_json

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipeline.analysis.convergence import LOSS
-from pipeline.analysis.facts import Curve, RunFacts
+from pipeline.analysis.facts import Curve, GpuTrace, RunFacts
 from pipeline.analysis.groups import Group
 
 _INK = "#010203"
@@ -165,6 +165,34 @@ def scaling(groups: Sequence[Group]) -> str | None:
         axes.set_xscale("log", base=2)
         axes.set_xticks(sorted({size for size, _ in points}), [str(size) for size in sorted({s for s, _ in points})])
         axes.set_ylim(bottom=0)
+        return _svg(figure)
+
+
+def power(groups: Sequence[Group]) -> str | None:
+    """Board power of every GPU of each group's first run, with bands where clocks were held down."""
+    return _traces(groups, lambda trace: trace.power_watts, "power", "W")
+
+
+def temperature(groups: Sequence[Group]) -> str | None:
+    """Temperature likewise."""
+    return _traces(groups, lambda trace: trace.temperature_c, "temperature", "°C")
+
+
+def _traces(
+    groups: Sequence[Group], values_of: Callable[[GpuTrace], Sequence[float | None]], name: str, unit: str
+) -> str | None:
+    runs = [(index, group.runs[0]) for index, group in enumerate(groups) if group.runs[0].traces]
+    if not runs:
+        return None
+    with _styled(name):
+        figure, axes = _axes("seconds of steady training", unit)
+        for index, run in runs:
+            start = min(trace.times[0] for trace in run.traces)
+            for trace in run.traces:
+                values = [float("nan") if value is None else value for value in values_of(trace)]
+                axes.plot([time - start for time in trace.times], values, color=_color(index), linewidth=1)
+            for band in run.bands:
+                axes.axvspan(band.begin - start, band.end - start, color=_color(3), alpha=0.15, linewidth=0)
         return _svg(figure)
 
 

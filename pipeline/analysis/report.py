@@ -247,9 +247,11 @@ def _plots(groups: Sequence[Group]) -> tuple[tuple[Plot, ...], tuple[str, ...]]:
          "no plan estimates memory here"),
         ("pareto", plots.pareto(groups), "Cost against speed: below right is better", "fewer than two groups"),
         ("scaling", plots.scaling(groups), "Rate of one GPU over the number of GPUs", "one size only"),
-        ("telemetry", None, "", "clocks and power were not sampled"),
+        ("power", plots.power(groups), "Power of every GPU; bands: clocks held down", "power was not sampled"),
+        ("temperature", plots.temperature(groups), "Temperature of every GPU; bands: clocks held down",
+         "temperature was not sampled"),
     )  # fmt: skip
-    titles = {"loss-tokens": "loss over tokens", "loss-time": "loss over time", "telemetry": "power and temperature"}
+    titles = {"loss-tokens": "loss over tokens", "loss-time": "loss over time"}
     drawn = tuple(Plot(name=name, svg=svg, caption=caption) for name, svg, caption, _ in wanted if svg is not None)
     missing = tuple(f"{titles.get(name, name)} ({why})" for name, svg, _, why in wanted if svg is None)
     return drawn, missing

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.analysis.facts import Curve, NodeFacts, Origin, Price, RankPlace, RunFacts, Value, digest
+from pipeline.analysis.watched import Watched, watch
 from pipeline.errors import RunDirError
 from pipeline.hardware.topology import format_ids
 from pipeline.model_math import flops_per_token
 from pipeline.planning.throughput import profile_price
-from pipeline.rundir import AttemptDir, RunDir, to_jsonable
+from pipeline.rundir import AttemptDir, RunDir, read_json, to_jsonable
+from pipeline.sweepdir import PointOf
 from pipeline.tracking.journal import Event, read_events
 from pipeline.tracking.points import Curves
 from pipeline.tracking.provenance import Provenance, read_provenance
@@ -27,7 +29,6 @@ WARM_UP_STEPS = 10
 _FEW_STEPS = 3
 """What is left out of an attempt too short to spare `WARM_UP_STEPS`."""
 _STEP_TIME = "throughput/step_time_s"
-_PEAKS = ("memory/allocated_max_gib", "memory/peak_allocated_gib", "memory/max_allocated_gib")
 
 
 def read_run(run: RunDir) -> RunFacts:
@@ -45,13 +46,18 @@ def read_run(run: RunDir) -> RunFacts:
     steady = told.steady_steps()
     step_s = statistics.median(steady) if steady else None
     gpus = plan.layout.ranks if plan else 1
+    window = told.steady_time()
+    watched = watch(run, *window) if window else None
+    factors = _factors(experiment, plan, told, read_provenance(run), bindings)
+    if watched and watched.power_limit_watts:
+        factors["power_limit_watts"] = watched.power_limit_watts
     tokens = plan.tokens_per_step if plan else None
     return RunFacts(
         name=run.run_id,
         origin=Origin.run,
         source=str(run.path),
         state=end.state.value if end else RunState.running.value if told.first_time else RunState.prepared.value,
-        factors=_factors(experiment, plan, told, read_provenance(run), bindings),
+        factors=factors,
         config=config_leaves(experiment),
         gpu=experiment.hardware.gpu_spec,
         model=experiment.model,
@@ -59,6 +65,7 @@ def read_run(run: RunDir) -> RunFacts:
         plan=plan,
         gpus=gpus,
         seed=experiment.seed,
+        sweep=_sweep(run),
         started=told.first_time,
         tokens_per_step=tokens,
         flops_per_token=_flops(experiment, plan),
@@ -66,9 +73,15 @@ def read_run(run: RunDir) -> RunFacts:
         step_s=step_s,
         steady_step_s=tuple(steady),
         startup_s=told.startup_s,
-        peak_memory_gib=told.peak_memory_gib(),
+        peak_memory_gib=told.peak_memory_gib,
         memory_capacity_gib=plan.memory.capacity_gib if plan and plan.memory else None,
         price=_price(experiment),
+        energy_j_per_token=_energy_per_token(watched, told, tokens),
+        energy_boundary="GPU boards" if watched else "",
+        throttled=watched.throttled if watched else "",
+        telemetry=watched is not None,
+        traces=watched.traces if watched else (),
+        bands=watched.bands if watched else (),
         curves=told.curves(),
         nodes=tuple(sorted(told.nodes)),
         bindings=bindings,
@@ -89,6 +102,8 @@ class _Told:
     environment: dict[str, object] = field(default_factory=dict)
     first_time: float | None = None
     startup_s: float | None = None
+    peak_memory_gib: float | None = None
+    """Largest peak of allocated GPU memory over ranks; None where none was reported."""
     taken: Curves = field(default_factory=Curves)
 
     def absorb(self, event: Event, attempt: int) -> None:
@@ -96,6 +111,8 @@ class _Told:
         self.first_time = event.time if self.first_time is None else min(self.first_time, event.time)
         if event.kind == "environment":
             self.environment = event.data
+        if event.kind == "memory" and isinstance(event.data.get("allocated_gib"), float):
+            self.peak_memory_gib = max(self.peak_memory_gib or 0.0, float(str(event.data["allocated_gib"])))
         if event.kind != "metrics":
             return
         if self.startup_s is None:
@@ -114,15 +131,24 @@ class _Told:
     def curves(self) -> dict[str, Curve]:
         return {key: _curve(points) for key, points in sorted(self.points.items())}
 
-    def peak_memory_gib(self) -> float | None:
-        """Largest peak of allocated GPU memory over ranks; None where none was reported."""
-        found = [value for key in _PEAKS for _, value, _ in self.points.get(key, ())]
-        return max(found, default=None)
+    def steady_time(self) -> tuple[float, float] | None:
+        """(begin, end) of the time behind the warm-up; None where there were no such steps."""
+        times = sorted(time for _, _, time in self.points.get(_STEP_TIME, ()))
+        kept = steady(times)
+        return (kept[0], kept[-1]) if len(kept) > 1 else None
 
 
 def steady(step_times: Sequence[float]) -> Sequence[float]:
     """The steps of one attempt after its warm-up."""
     return step_times[WARM_UP_STEPS if len(step_times) >= 2 * WARM_UP_STEPS else _FEW_STEPS :]
+
+
+def _energy_per_token(watched: Watched | None, told: _Told, tokens_per_step: int | None) -> float | None:
+    """Energy between the first and the last steady step over the tokens of the steps between."""
+    steps = len(steady(sorted(time for _, _, time in told.points.get(_STEP_TIME, ())))) - 1
+    if watched is None or watched.energy_j is None or not tokens_per_step or steps < 1:
+        return None
+    return watched.energy_j / (steps * tokens_per_step)
 
 
 def _curve(points: list[tuple[int, float, float]]) -> Curve:
@@ -233,6 +259,13 @@ def _known(value: object) -> str | None:
 def _flops(experiment: Experiment, plan: Plan | None) -> float:
     tp = plan.layout.tp if plan else 1
     return flops_per_token(experiment.model, experiment.recipe.sequence_length, tp=tp)
+
+
+def _sweep(run: RunDir) -> tuple[str, ...]:
+    if not run.point_file.exists():
+        return ()
+    point = read_json(run.point_file, PointOf)
+    return point.sweep_id, point.sweep_name
 
 
 def _price(experiment: Experiment) -> Price | None:

@@ -72,6 +72,8 @@ def _condition(text: str) -> tuple[str, str]:
 
 
 def _holds(run: RunFacts, key: str, value: str) -> bool:
+    if key == "sweep":
+        return any(fnmatchcase(name, value) for name in run.sweep)
     found = _value(run, key)
     return found is not None and fnmatchcase(str(found), value)
 
@@ -88,6 +90,6 @@ def _value(run: RunFacts, key: str) -> object:
 
 
 def _require_known(key: str, runs: Sequence[RunFacts]) -> None:
-    if runs and all(_value(run, key) is None for run in runs):
+    if key != "sweep" and runs and all(_value(run, key) is None for run in runs):
         keys = ", ".join(sorted({one.split(".")[0] for one in runs[0].config}))
         raise UserError(f"{key!r} is no key of the runs' configuration; groups there are {keys}")

@@ -10,7 +10,7 @@ from pipeline.arguments.verbs import Verbs, add_run_root, add_verb
 SELECTORS = """runs are named by
   RUN[,RUN...]           run ids, unique parts of them, directories, `last`
   KEY=VALUE[,KEY=VALUE]  all runs of the run root with these values; KEY is a key of the configuration, or one of
-                         gpu, platform, layout, software, code, state, recipe; VALUE may hold * and ?
+                         sweep, gpu, platform, layout, software, code, state, recipe; VALUE may hold * and ?
   published:PATTERN      rows of the shipped table of public results
   FILE.csv:PATTERN       rows of a table of your own (columns: docs/comparing.md)"""
 

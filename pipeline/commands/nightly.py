@@ -221,7 +221,7 @@ class _Night:
     def _start(self, case: Case, more: list[str]) -> tuple[str, bool]:
         """(run id, whether it runs on this machine)."""
         overrides = [*case.overrides, f"run_root={self.root}", *more, *self._same_nodes(case, more)]
-        request = build_request(argparse.Namespace(overrides=overrides, conf_dir=self.conf_dir))
+        request = build_request(argparse.Namespace(overrides=overrides, conf_dir=self.conf_dir, strict_profile=False))
         run, _ = hand_over(request)
         return run.run_id, request.experiment.cluster.launcher is LauncherKind.local
 

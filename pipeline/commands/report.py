@@ -12,6 +12,7 @@ from pipeline.analysis.frames import answers_frame, runs_frame
 from pipeline.analysis.report import Report, as_html, as_markdown, comparison_report, runs_report
 from pipeline.analysis.selection import select_runs
 from pipeline.commands.fair import fair_job
+from pipeline.commands.tracking import sync
 from pipeline.errors import UserError
 from pipeline.rundir import RunDir, write_text
 
@@ -57,11 +58,13 @@ def _write_table(runs: list[RunFacts], found: Comparison | None, output: Path) -
 
 
 def _keep_with_run(runs: list[RunFacts], output: Path) -> None:
-    """In the directory of the newest run, whose `reports` folder is uploaded with it."""
+    """In the directory of the newest run, and in MLflow as an artifact of it."""
     own = sorted((run for run in runs if run.origin is Origin.run), key=lambda run: run.name)
     if not own:
         raise UserError("--log: none of these is a run of ours, so there is nothing to keep the report with")
-    kept = RunDir(Path(own[-1].source)).path / "reports" / output.name
+    run = RunDir(Path(own[-1].source))
+    kept = run.reports_dir / output.name
     kept.parent.mkdir(exist_ok=True)
     kept.write_bytes(output.read_bytes())
-    print(f"kept {kept}")
+    print(f"kept {kept}", flush=True)
+    sync(argparse.Namespace(run_root=str(run.path.parent), runs=[run.run_id]))

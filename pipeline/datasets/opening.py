@@ -18,6 +18,7 @@ from pipeline.datasets.samples import (
     stream_of_indexed,
     stream_of_text,
 )
+from pipeline.datasets.staging import Staged, stage
 from pipeline.datasets.text import read_corpus
 from pipeline.types import DataKind, DataSpec, Recipe
 
@@ -42,6 +43,8 @@ class OpenedData:
     held_out: tuple[SampleSource, ...]
     """Sources to validate on, weighted as those to train on where there are as many; empty: none."""
     warnings: tuple[str, ...] = ()
+    staged: tuple[Staged, ...] = ()
+    """Copies on this node's own disk that are read in place of the sources."""
 
     @property
     def digest(self) -> bytes:
@@ -52,10 +55,11 @@ class OpenedData:
 def open_data(spec: DataSpec, shape: Shape) -> OpenedData:
     """Opens what a run reads; raises DataError naming file and place of what can't be trained on."""
     warnings: list[str] = []
-    parts = [_open(spec, path, shape, warnings) for path in _paths(spec)]
+    staged: list[Staged] = []
+    parts = [_open(spec, path, shape, warnings, staged) for path in _paths(spec)]
     held_out = tuple(part.held_out for part in parts if part.held_out is not None)
     if spec.validation_path is not None:
-        held_out = (_whole(spec, spec.validation_path, shape, warnings),)
+        held_out = (_whole(spec, spec.validation_path, shape, warnings, staged),)
     elif spec.kind is DataKind.mock:
         held_out = (MockTokens(length=shape.length, vocab_size=shape.vocab_size, seed=shape.seed + 1),)
     return OpenedData(
@@ -63,6 +67,7 @@ def open_data(spec: DataSpec, shape: Shape) -> OpenedData:
         weights=tuple(spec.blend.values()) or (1.0,),
         held_out=held_out,
         warnings=tuple(warnings),
+        staged=tuple(staged),
     )
 
 
@@ -88,7 +93,7 @@ def _paths(spec: DataSpec) -> tuple[str | None, ...]:
     return tuple(spec.blend) or (spec.path,)
 
 
-def _open(spec: DataSpec, path: str | None, shape: Shape, warnings: list[str]) -> Parts:
+def _open(spec: DataSpec, path: str | None, shape: Shape, warnings: list[str], staged: list[Staged]) -> Parts:
     if spec.kind is DataKind.mock:
         source = MockTokens(length=shape.length, vocab_size=shape.vocab_size, seed=shape.seed)
         return Parts(train=source, held_out=None)
@@ -96,22 +101,25 @@ def _open(spec: DataSpec, path: str | None, shape: Shape, warnings: list[str]) -
         return open_conversations(
             Path(path or ""), Path(spec.tokenizer or ""), spec.validation_fraction, shape.length, shape.vocab_size
         )
-    return split_stream(_stream(spec, path, shape, warnings), spec.validation_fraction)
+    return split_stream(_stream(spec, path, shape, warnings, staged), spec.validation_fraction)
 
 
-def _whole(spec: DataSpec, path: str, shape: Shape, warnings: list[str]) -> SampleSource:
+def _whole(spec: DataSpec, path: str, shape: Shape, warnings: list[str], staged: list[Staged]) -> SampleSource:
     """Everything at a path, to be validated on."""
     if spec.kind is DataKind.chat:
         return open_conversations(Path(path), Path(spec.tokenizer or ""), 0.0, shape.length, shape.vocab_size).train
-    return require_sample(_stream(spec, path, shape, warnings), "validate on")
+    return require_sample(_stream(spec, path, shape, warnings, staged), "validate on")
 
 
-def _stream(spec: DataSpec, path: str | None, shape: Shape, warnings: list[str]) -> TokenStream:
+def _stream(spec: DataSpec, path: str | None, shape: Shape, warnings: list[str], staged: list[Staged]) -> TokenStream:
     if spec.kind is DataKind.text:
         corpus = read_corpus(path)
         if (skipped := corpus.describe_skipped()) is not None:
             warnings.append(skipped)
         return stream_of_text(corpus, length=shape.length, vocab_size=shape.vocab_size)
+    if spec.stage_dir is not None:
+        staged.append(stage(str(path), Path(spec.stage_dir)))
+        path = staged[-1].prefix
     data = open_indexed(str(path))
     check_manifest(data, vocab_size=shape.vocab_size)
     return stream_of_indexed(data, length=shape.length, vocab_size=shape.vocab_size)

@@ -240,7 +240,11 @@ def _artifacts(run: RunDir) -> dict[str, str]:
     found = {path.name: path.read_text(encoding="utf-8") for path in files if path.exists()}
     attempt = run.last_attempt()
     certificates = attempt.bindings() if attempt else []
-    return found | {f"binding/{path.name}": path.read_text(encoding="utf-8") for path in certificates}
+    reports = [path for path in sorted(run.reports_dir.glob("*")) if path.suffix in (".html", ".md", ".csv")]
+    beside = {f"binding/{path.name}": path for path in certificates} | {
+        f"reports/{path.name}": path for path in reports
+    }
+    return found | {name: path.read_text(encoding="utf-8") for name, path in beside.items()}
 
 
 def _start_ms(run: RunDir, attempt: AttemptDir, end: End | None) -> int:

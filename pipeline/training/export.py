@@ -49,8 +49,8 @@ def export(run: RunDir, step: int, output: Path) -> None:
     config = config_of(experiment.model)  # a shape that nobody else knows is refused before anything is read
     _require_whole(run, step)
     tensors = _read_model(experiment, run, step)
-    if experiment.recipe.lora is not None:
-        tensors = merge_adapters(tensors, scale=experiment.recipe.lora.alpha / experiment.recipe.lora.rank)
+    if (lora := experiment.recipe.lora).rank:
+        tensors = merge_adapters(tensors, scale=lora.alpha / lora.rank)
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     kind = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     write_weights(temporary, to_hugging_face(tensors, experiment.model), {**config, "torch_dtype": kind})

@@ -52,7 +52,7 @@ def train(
         schedule = megatron.build_schedule(optimizer, experiment.optimizer, experiment.recipe.steps)
     report_placement(context, sink, Moment.model, gpu=gpu_bus_id(backend))
     with phase(sink, "data"):
-        data = _open_data(experiment, plan.layout, position, backend, sink if reports else None)
+        data = _open_data(experiment, plan.layout, position, backend, sink, reports=reports)
     checkpoints = Checkpoints(
         run,
         Trained(model=model, optimizer=optimizer, schedule=schedule),
@@ -98,11 +98,18 @@ def _open_data(
     layout: Layout,
     position: megatron.Position,
     backend: Backend,
-    sink: EventSink | None,
+    sink: EventSink,
+    *,
+    reports: bool,
 ) -> RunData:
     opened = open_data(experiment.data, shape_of(experiment))
     process_group.require_same_data(opened.digest, backend.device)
-    if sink is not None:
+    for copy in opened.staged:
+        if copy.seconds:
+            speed = copy.bytes / copy.seconds / 1e9
+            told = {"copy": copy.prefix, "bytes": copy.bytes, "seconds": copy.seconds, "gb_per_s": speed}
+            sink.emit("staging", told)
+    if reports:
         for message in opened.warnings:
             sink.emit("warning", {"message": message})
         sink.emit("data", describe_data(opened, experiment.recipe))

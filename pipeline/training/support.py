@@ -14,6 +14,7 @@ from pipeline.planning.estimates import job_of
 from pipeline.planning.layout import check_layout, uses_gpus
 from pipeline.planning.rules import check_job, least_capability
 from pipeline.planning.traps import check_traps
+from pipeline.planning.tuning_rules import tuning_problems
 from pipeline.types import CrossEntropy, Dispatcher, DType, Experiment, Layout, Precision, Recompute
 
 OBEYED = {
@@ -102,6 +103,7 @@ OBEYED = {
             "blend",
             "validation_fraction",
             "validation_path",
+            "stage_dir",
             "reset_positions",
             "reset_attention",
             "tokenizer",
@@ -193,6 +195,7 @@ def refuse_unsupported(experiment: Experiment, layout: Layout) -> None:
         *(line for group, values in groups.items() for line in _off_default(group, values, _unknown(group, values))),
         *_half_obeyed(experiment),
         *data_problems(experiment, layout),
+        *tuning_problems(experiment),
     ]
     if broken:
         raise PlanRefused("not trainable by this version: " + "; ".join(broken))

@@ -236,8 +236,8 @@ class Techniques:
 class LoraSpec:
     """Small trained matrices beside frozen ones (arXiv:2106.09685)."""
 
-    rank: int = 16
-    """Width of the bottleneck."""
+    rank: int = 0
+    """Width of the bottleneck; 0: no adapters, all weights are trained."""
     alpha: float = 32.0
     """What the adapters add is multiplied by alpha / rank."""
     targets: list[str] = field(default_factory=lambda: ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"])
@@ -261,8 +261,8 @@ class Recipe:
     Runs on CPUs always do; on GPUs it takes time that grows with the whole model."""
     init_from: str | None = None
     """Hugging Face folder whose weights the run starts with; None: they are drawn from the seed."""
-    lora: LoraSpec | None = None
-    """Adapters to train in place of the model's own weights; None: all weights are trained."""
+    lora: LoraSpec = field(default_factory=LoraSpec)
+    """Adapters to train in place of the model's own weights."""
     eval_every: int = 0
     """Steps between two looks at the loss on held-out data; 0: never."""
     eval_batches: int = 8

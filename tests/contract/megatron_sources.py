@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 Function = ast.FunctionDef
@@ -98,6 +100,9 @@ class Found:
     def attributes(self) -> set[str]:
         """Methods, fields and everything that a method assigns to self, bases included."""
         own = {*_bindings(self.class_body()), *_assigned_to_self(self.node)}
+        assert isinstance(self.node, ast.ClassDef)
+        if any(ast.unparse(base) == "torch.nn.Module" for base in self.node.bases):
+            own |= _methods_of_torch_modules()
         return own.union(*(base.attributes() for base in self.bases()))
 
     def method(self, name: str) -> Found | None:
@@ -301,6 +306,17 @@ def _results(scope: ast.AST, imported: dict[str, tuple[str | None, str]]) -> dic
 
 
 # --------------------------------------------------------------------------- one against the other
+
+
+@lru_cache(maxsize=1)
+def _methods_of_torch_modules() -> set[str]:
+    """Read, not imported: torch takes seconds."""
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse((Path(spec.origin).parent / "nn" / "modules" / "module.py").read_text(encoding="utf-8"))
+    (module,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Module")
+    return set(_bindings(module.body))
 
 
 def missing(use: Use, release: Release) -> str | None:

@@ -47,7 +47,8 @@ def test_a_slow_commit_fails_and_the_same_code_does_not(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": str(clone)}, capture_output=True, text=True, check=False,
         )  # fmt: skip
 
-    assert himori("nightly", "--date", "2026-01-01").returncode == 8
+    begun = himori("nightly", "--date", "2026-01-01")
+    assert begun.returncode == 8, begun.stdout + begun.stderr
     assert himori("baseline", "set").returncode == 0
     nights = nights_of(root, "slow")
     first = nights.read("2026-01-01")

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.analysis.judge import Night, Repeat, Verdict, baseline_of, judge, screen_alone, smallest_detectable
+from pipeline.analysis.judge import Verdict, judge
+from pipeline.analysis.screening import Night, Repeat, baseline_of, screen_alone, smallest_detectable
 
 HISTORY_NIGHTS = 20
 WITHIN_NIGHTS = 3

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.__main__ import parser
 from pipeline.commands.request import build_request, write_run
 from pipeline.rundir import RunDir, create_run_dir, write_json
 from pipeline.tracking.journal import Event, JournalWriter
@@ -26,7 +26,7 @@ def finished_run(
     peak_gib: float | None = None,
 ) -> RunDir:
     """A run that is over, as supervisors would have left it: its first step slow, the others as given."""
-    request = build_request(argparse.Namespace(overrides=[*overrides, f"run_root={root}"], conf_dir=None))
+    request = build_request(parser().parse_args(["plan", *overrides, f"run_root={root}"]))
     run = create_run_dir(root, request.experiment.name)
     write_run(request, run)
     attempt = run.attempt(1)

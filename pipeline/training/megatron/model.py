@@ -48,7 +48,7 @@ def build_whole(experiment: Experiment, plan: Plan, backend: Backend) -> GPTMode
     config = transformer_config(experiment, plan.layout, backend)
     config.perform_initialization = False
     model = _chunk(experiment, plan, config, backend, vp_stage=None)
-    if experiment.recipe.lora is not None:
+    if experiment.recipe.lora.rank:
         add_adapters(model, experiment.recipe.lora, seed=experiment.seed)
     return model.to(config.params_dtype)
 
@@ -96,7 +96,7 @@ def _set_weights(model: GPTModel, experiment: Experiment, backend: Backend) -> N
         load_weights(model, experiment.model, Path(recipe.init_from))
     elif backend.is_cpu or recipe.layout_invariant_weights:
         draw_weights(model, seed=experiment.seed)
-    if recipe.lora is not None:
+    if recipe.lora.rank:
         add_adapters(model, recipe.lora, seed=experiment.seed)
 
 

@@ -51,7 +51,8 @@ def forward_only(model: Model, batches: Iterator[Batch], layout: Layout, sequenc
 def _run(
     model: Model, batches: Iterator[Batch], layout: Layout, sequence_length: int, *, forward_only: bool
 ) -> list[torch.Tensor]:
-    losses: list[torch.Tensor] = get_forward_backward_func()(
+    run = get_forward_backward_func()
+    losses: list[torch.Tensor] = run(
         forward_step_func=_forward_step,
         # Each chunk goes through all micro-batches at its own pace.
         data_iterator=list(itertools.tee(batches, len(model))),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from pipeline.__main__ import parser
 from pipeline.analysis.facts import Origin, RunFacts
 from pipeline.analysis.runs import read_run
 from pipeline.analysis.specs import gpu_named, model_named
@@ -16,6 +16,7 @@ from pipeline.commands.request import Request, build_request, write_run
 from pipeline.model_math import flops_per_token
 from pipeline.rundir import RunDir, create_run_dir, write_json
 from pipeline.tracking.journal import Event, JournalWriter
+from pipeline.tracking.telemetry.readings import KIND, GpuReading, HostReading, Sample, to_data
 from pipeline.types import End, RunState
 
 H100 = ("hardware=dgx_h100", "model=llama3_8b", "precision=bf16", "recipe.sequence_length=4096",
@@ -27,7 +28,7 @@ PHASE_S = 5.0
 @cache
 def request_of(overrides: tuple[str, ...]) -> Request:
     """The request of some overrides; composing is what takes time."""
-    return build_request(argparse.Namespace(overrides=overrides, conf_dir=None))
+    return build_request(parser().parse_args(["plan", *overrides]))
 
 
 def make_run(
@@ -61,6 +62,22 @@ def make_run(
     if state is not None:
         write_json(run.attempt(1).end_file, End(state=state, message="", first=None, time=2000.0))
     return run
+
+
+def watch_gpus(run: RunDir, *, reasons: int = 0, seconds: int = 80, watts: float = 700.0) -> None:
+    """Samples of two GPUs a second apart, as the sampler writes them, from the first step on."""
+    with JournalWriter(run.attempt(1).telemetry("n1")) as journal:
+        for second in range(1, seconds + 1):
+            gpus = tuple(
+                GpuReading(bus_id=f"0{number}", power_w=watts, power_limit_w=700.0, energy_j=watts * second,
+                           temperature_c=60.0 + number, throttle_reasons=reasons)
+                for number in (1, 2)
+            )  # fmt: skip
+            host = HostReading(
+                cpu_percent=1.0, load_1min=1.0, memory_used_gib=1.0, memory_available_gib=1.0, disk_free_gib=1.0
+            )
+            sample = Sample(time=1000.0 + PHASE_S + second, elapsed_s=float(second), host=host, gpus=gpus)
+            journal.append(Event(KIND, sample.time, "n1", None, to_data(sample, as_curves=False)))
 
 
 def made(root: Path, overrides: Sequence[str], **options: object) -> RunFacts:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.analysis.judge import Baseline, Expectation, Night, Repeat, Verdict, baseline_of, confirm, judge, screen
+from pipeline.analysis.judge import Expectation, Verdict, judge
+from pipeline.analysis.screening import Baseline, Night, Repeat, baseline_of, confirm, screen
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "simulation"))
 

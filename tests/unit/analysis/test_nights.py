@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from made_runs import H100, make_run
 
-from pipeline.__main__ import main
+from pipeline.__main__ import main, parser
 from pipeline.analysis.night_report import exit_code, summary_line, write_reports
 from pipeline.analysis.nights import CaseNight, Measured, SuiteNight, history_of, nights_of, read_suite
 from pipeline.commands.nightly import expectation_of
@@ -40,10 +40,9 @@ def night(date: str, performance: str = "PASS", numerics: str = "", *, value: fl
 @pytest.mark.parametrize("name", options("suite"))
 def test_every_shipped_suite_reads_and_its_cases_compose(name: str) -> None:
     """What a suite asks for can be asked for."""
-    import argparse
 
     for case in read_suite(name).cases:
-        loaded = load_experiment(argparse.Namespace(overrides=case.overrides, conf_dir=None))
+        loaded = load_experiment(parser().parse_args(["plan", *case.overrides]))
         assert loaded.experiment.name
         assert case.repeats >= 1
         assert expectation_of(case) is None or case.known_failure

@@ -158,6 +158,8 @@ def test_a_wrong_ending_is_said_and_a_kept_report_lies_with_the_newest_run(
     assert main(["report", "name=long", "--run-root", str(root), "-o", str(tmp_path / "r.html"), "--log"]) == 0
     (kept,) = root.glob("*-long-*/reports/r.html")
     assert kept.read_bytes() == (tmp_path / "r.html").read_bytes()
+    (uploaded,) = (root / "mlartifacts").rglob("reports/r.html")
+    assert uploaded.read_bytes() == kept.read_bytes()
 
 
 def test_notebooks_get_data_frames(root: Path) -> None:

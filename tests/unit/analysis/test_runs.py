@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-from made_runs import H100, PHASE_S, made, make_run
+from made_runs import H100, PHASE_S, made, make_run, watch_gpus
 
+from pipeline.analysis.comparison import compare
 from pipeline.analysis.facts import recipe_hash
-from pipeline.analysis.roles import BLOCKS, VARIABLES
+from pipeline.analysis.report import as_html, runs_report
+from pipeline.analysis.roles import BLOCKS, VARIABLES, Estimand
 from pipeline.analysis.runs import read_run
 from pipeline.analysis.selection import select_runs
 from pipeline.errors import RunDirError, UserError
-from pipeline.rundir import RunDir
+from pipeline.rundir import RunDir, write_json
+from pipeline.sweepdir import PointOf
 from pipeline.tracking.journal import Event, JournalWriter
 from pipeline.types import RunState
 
@@ -68,6 +71,10 @@ def test_selectors_of_runs(tmp_path: Path) -> None:
     assert len(select_runs("hardware=dgx_h100", tmp_path)) == 3
     assert len(select_runs("recipe.global_batch=64,state=FINISHED", tmp_path)) == 2
     assert len(select_runs(f"recipe={recipe_hash(lone, BLOCKS)}", tmp_path)) == 3
+    point = PointOf(sweep_id="sweep-1", sweep_name="lr", number=1, digest="d", choices={})
+    write_json(RunDir(Path(lone.source)).point_file, point)
+    assert [one.name for one in select_runs("sweep=lr", tmp_path)] == [lone.name]
+    assert [one.name for one in select_runs("sweep=sweep-*,seed=3", tmp_path)] == [lone.name]
     with pytest.raises(UserError, match="no key of the runs' configuration"):
         select_runs("colour=red", tmp_path)
     with pytest.raises(UserError, match="no run of"):
@@ -83,6 +90,38 @@ def test_a_damaged_run_is_named_and_hides_no_other(tmp_path: Path) -> None:
     assert [one.name for one in select_runs("name=made", tmp_path)] == [good.run_id]
     with pytest.raises(RunDirError, match="not a run"):
         read_run(RunDir(tmp_path / "nothing"))
+
+
+def test_energy_and_throttling_come_from_the_samples(tmp_path: Path) -> None:
+    """Joules of the boards over tokens of the steady steps; heat spoils a run, a power cap doesn't."""
+    runs = [make_run(tmp_path, H100) for _ in range(3)]
+    for directory, reasons in zip(runs, (0, 0x04, 0x20), strict=True):
+        watch_gpus(directory, reasons=reasons)
+    plain, capped, hot = (read_run(directory) for directory in runs)
+    assert plain.telemetry
+    assert plain.energy_j_per_token == pytest.approx(2 * 700.0 / (64 * 4096))
+    assert plain.factors["power_limit_watts"] == 700
+    assert plain.throttled == capped.throttled == ""
+    assert {band.cause for band in capped.bands} == {"power"}
+    assert "thermal on n1 01 for 100%" in hot.throttled
+    answer = compare([plain], [capped]).answer(Estimand.energy)
+    assert answer.ratio is not None
+    assert answer.ratio.value == pytest.approx(1.0)
+    with pytest.raises(UserError, match="throttled: thermal"):
+        compare([plain], [hot])
+    page = as_html(runs_report([plain, capped], title="x"))
+    assert 'id="power"' in page
+    assert 'id="temperature"' in page
+
+
+def test_peaks_come_from_every_rank(tmp_path: Path) -> None:
+    """The largest of what the ranks reported."""
+    directory = make_run(tmp_path, H100)
+    with JournalWriter(directory.attempt(1).journal("n2")) as journal:
+        for rank, peak in ((8, 61.5), (9, 63.25)):
+            data: dict[str, object] = {"step": 2, "allocated_gib": peak, "reserved_gib": peak + 2}
+            journal.append(Event("memory", 1010.0, "n2", rank, data))
+    assert read_run(directory).peak_memory_gib == 63.25
 
 
 def test_bindings_come_from_the_certificates(tmp_path: Path) -> None:

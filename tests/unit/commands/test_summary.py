@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 from pathlib import Path
 
 from rich.console import Console
 
 from launchers.status import RunStatus
+from pipeline.__main__ import parser
 from pipeline.commands.request import build_request, write_run
 from pipeline.commands.summary import print_summary
 from pipeline.rundir import create_run_dir
@@ -20,7 +20,7 @@ GPU = ["hardware=dgx_h200", "model=llama3_8b", "precision=bf16", "recipe.global_
 
 def summary(overrides: list[str], root: Path, events: list[Event]) -> str:
     """What is printed for a run with these journal events."""
-    request = build_request(argparse.Namespace(overrides=[*overrides, f"run_root={root}"], conf_dir=None))
+    request = build_request(parser().parse_args(["plan", *overrides, f"run_root={root}"]))
     run = create_run_dir(root, "x")
     write_run(request, run)
     with JournalWriter(run.attempt(1).journal("n1")) as journal:

@@ -12,7 +12,7 @@ import numpy as np
 from training_workers import plan_for, tiny_experiment
 
 from pipeline.datasets.indexed import write_indexed
-from pipeline.types import DataKind, Experiment
+from pipeline.types import DataKind, Experiment, LoraSpec
 
 STEPS = 3
 
@@ -25,11 +25,14 @@ CHAT: Changes = {"data.kind": DataKind.chat, "data.path": "chat.jsonl", "data.to
 CASES: dict[str, tuple[Changes, Changes]] = {
     "data.kind": ({}, {"data.kind": DataKind.mock}),
     "data.blend": (INDEXED, {"data.path": None, "data.blend": {"one": 1.0, "two": 1.0}}),
+    "data.stage_dir": (INDEXED, {"data.stage_dir": "local"}),
     "data.validation_fraction": (INDEXED, {"data.validation_fraction": 0.5}),
     "data.validation_path": (EVALUATED, {"data.validation_path": "one"}),
     "data.reset_positions": ({**INDEXED, "model.learned_positions": True}, {"data.reset_positions": True}),
     "data.reset_attention": (INDEXED, {"data.reset_attention": True}),
     "data.tokenizer": (CHAT, {"data.tokenizer": "reversed"}),
+    "recipe.init_from": ({}, {"recipe.init_from": "weights"}),
+    "recipe.lora": ({}, {"recipe.lora": LoraSpec(rank=4)}),
     "recipe.eval_every": (EVALUATED, {"recipe.eval_every": 1}),
     "recipe.eval_batches": (EVALUATED, {"recipe.eval_batches": 2}),
 }
@@ -42,6 +45,7 @@ def main() -> None:
 
     backend = cpu_backend.install()
     write_files(Path.cwd())
+    write_folder(Path("weights"), backend)
     prints = {
         key: [trained(experiment_of(*parts), backend) for parts in ([beside], [beside, change])]
         for key, (beside, change) in CASES.items()
@@ -68,6 +72,7 @@ def trained(experiment: Experiment, backend: Any) -> dict[str, object]:
             megatron.optimizer_step(optimizer)
         looking = loop.Validation.of(data.validation, recipe)
         return {
+            "staged": [copy.prefix for copy in opened.staged],
             "losses": [loss.tolist() for loss in losses],
             "validation": loop.validate(model, looking) if looking else None,
             "looks": [step for step in range(1, STEPS + 1) if looking and looking.is_due(step, last=STEPS)],
@@ -80,6 +85,21 @@ def experiment_of(*changes: Changes) -> Experiment:
     for key, value in (item for part in changes for item in part.items()):
         build_probe.changed(experiment, key, value)
     return experiment
+
+
+def write_folder(folder: Path, backend: Any) -> None:
+    """A Hugging Face folder of the tiny model as another seed draws it."""
+    from pipeline.training import megatron
+    from pipeline.training.huggingface import config_of, to_hugging_face
+    from pipeline.training.megatron.loading import whole_weights
+    from pipeline.training.weights_folder import write_weights
+
+    experiment = experiment_of({"seed": 99})
+    plan = plan_for(experiment)
+    with build_probe.ranks(plan.layout, 1, backend):
+        (chunk,) = megatron.build_model(experiment, plan, backend)
+        tensors = to_hugging_face(whole_weights(chunk.module), experiment.model)
+    write_weights(folder, tensors, config_of(experiment.model))
 
 
 def write_files(folder: Path) -> None:

@@ -19,7 +19,7 @@ def main() -> None:
     from pipeline.training import cpu_backend
 
     backend = cpu_backend.install()
-    plain = looked_at(backend, lora=None, steps=0)
+    plain = looked_at(backend, lora=LoraSpec(), steps=0)
     new, tuned = looked_at(backend, steps=0), looked_at(backend)
     recomputed = looked_at(backend, recompute=Recompute.full)
     narrow = looked_at(backend, lora=LoraSpec(rank=2, targets=["linear_qkv"]), steps=0)["trained"]
@@ -48,7 +48,7 @@ def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
 def looked_at(
     backend: Any,
     *,
-    lora: LoraSpec | None = LoraSpec(rank=4, alpha=16.0),  # noqa: B008 - never changed
+    lora: LoraSpec = LoraSpec(rank=4, alpha=16.0),  # noqa: B008 - never changed
     steps: int = STEPS,
     recompute: Recompute = Recompute.none,
 ) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def looked_at(
             "trained": {name: p.shape for name, p in gpt.named_parameters() if p.requires_grad},
             "logits": logits_of(gpt),
         }
-        if lora is not None:
+        if lora.rank:
             merged = merge_adapters(after, scale=lora.alpha / lora.rank)
             with torch.no_grad():
                 for name, parameter in gpt.named_parameters():
