@@ -29,6 +29,7 @@ from pipeline.tracking.tracker import Tracker
 from pipeline.tracking.view import Ending, is_complete, read_view, split_long
 from pipeline.types import End, RunState
 
+LARGEST_PROFILE_BYTES = 256 << 20
 POLL_S = 1.0
 
 
@@ -177,6 +178,13 @@ class Syncer:
                 reasons = tracker.log_text(mlflow_run_id, name, text)
                 missing += reasons
                 done |= {} if reasons else {name: digest}
+        for path in _measured(self._run):
+            folder, size = f"profile/{path.parents[1].name}", str(path.stat().st_size)
+            name = f"{folder}/{path.name}"
+            if done.get(name) != size:
+                reasons = tracker.log_file(mlflow_run_id, path, folder)
+                missing += reasons
+                done |= {} if reasons else {name: size}
         self._save(replace(self._cursor, artifacts=done))
         return missing
 
@@ -223,6 +231,12 @@ def _result(run: RunDir, cursor: Cursor, *, complete: bool, warnings: Sequence[s
         damaged_lines=cursor.damaged_lines,
         warnings=tuple(dict.fromkeys(warnings)),
     )
+
+
+def _measured(run: RunDir) -> list[Path]:
+    """What was profiled, by attempt; what is too large to be looked at in a browser stays in the run directory."""
+    files = (path for attempt in run.attempts() for path in sorted(attempt.profile_dir.glob("*")))
+    return [path for path in files if path.is_file() and path.stat().st_size <= LARGEST_PROFILE_BYTES]
 
 
 def _artifacts(run: RunDir) -> dict[str, str]:

@@ -119,6 +119,14 @@ class Tracker:
             return [f"artifact {name}: {_one_line(error)}"]
         return []
 
+    def log_file(self, mlflow_run_id: str, path: Path, folder: str) -> list[str]:
+        """Uploads a file as an artifact; returns why it could not be, if so."""
+        try:
+            self._ask(lambda: self._client.log_artifact(mlflow_run_id, str(path), folder))
+        except (_Refused, OSError, ImportError) as error:
+            return [f"artifact {folder}/{path.name}: {_one_line(error)}"]
+        return []
+
     def set_status(self, mlflow_run_id: str, status: str, end_ms: int | None) -> None:
         """Sets the status of the run, and its end where it has one."""
         if end_ms is None:

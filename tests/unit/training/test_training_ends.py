@@ -13,6 +13,7 @@ import pytest
 from training_workers import Ended, plan_for, run_workers, tiny_experiment, write_run
 
 from pipeline.rundir import RunDir
+from pipeline.types import WorkerCode
 
 
 def last_line(ended: Ended) -> str:
@@ -23,7 +24,7 @@ def test_a_loss_that_blows_up_ends_the_run_naming_the_step(tmp_path: Path) -> No
     experiment = tiny_experiment()
     experiment.optimizer.lr, experiment.optimizer.warmup_steps = 1e30, 0
     (ended,) = run_workers(write_run(tmp_path, experiment, plan_for(experiment)), ranks=1)
-    assert ended.exit_code == 5
+    assert ended.exit_code == WorkerCode.numerics
     assert last_line(ended).startswith("himori: rank 0 on testnode: step 2: ")
     assert "not finite" in last_line(ended)
     (warning,) = ended.of_kind("warning")
@@ -36,7 +37,7 @@ def test_ranks_that_never_come_are_named_within_the_timeout(tmp_path: Path) -> N
     experiment.cluster.rendezvous_timeout_s = 2.0
     run = write_run(tmp_path, experiment, plan_for(experiment, dp=4))
     (ended,) = run_workers(run, ranks=4, absent=[1, 2, 3])
-    assert ended.exit_code == 5
+    assert ended.exit_code == WorkerCode.network
     assert last_line(ended).endswith("3 of 4 ranks did not report within 2 s: 1, 2, 3")
 
 
