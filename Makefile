@@ -56,6 +56,15 @@ validate: check  ## all tiers, before a release; RUNS=table.csv also judges the 
 	-$(BIN)/python -m pytest -m '' --junitxml=.pytest_cache/validate.xml
 	$(BIN)/python tests/record_release.py .pytest_cache/validate.xml docs/releases.md
 
+.PHONY: bench
+bench: $(STAMP)  ## what tracking, composing and planning cost, beside what people use for it today
+	$(BIN)/python benchmarks/host.py
+
+.PHONY: bench-gpu
+bench-gpu: $(STAMP)  ## one GPU: our worker and Megatron-LM's loop, turn by turn (15 minutes; needs himori[gpu])
+	$(BIN)/python -W ignore benchmarks/gpu_rows.py -o $(RUN_ROOT)/bench-gpu.jsonl
+	$(BIN)/python benchmarks/table.py $(RUN_ROOT)/bench-gpu.jsonl
+
 .PHONY: cluster
 cluster:  ## a real Slurm with four nodes on this machine (root, Debian or Ubuntu)
 	bash slurm/dev/install.sh
