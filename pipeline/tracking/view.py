@@ -31,7 +31,7 @@ EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _BY_NAME_ONLY = ("hardware", "cluster")
 _NO_PARAMS = ("run_root", "tracking", "calibration")
 # Groups of many options that are mostly left alone: only what differs from its default.
-_ONLY_WHAT_DIFFERS = ("model", "techniques", "profile", "guard")
+_ONLY_WHAT_DIFFERS = ("model", "techniques", "precision", "profile", "guard", "recipe", "data")
 _OF_THE_RECIPE = ("micro_batch", "global_batch")
 _ENVIRONMENT = ("python", "torch", "megatron_core", "transformer_engine", "cuda", "nccl", "driver", "device")
 _STATUS = {
