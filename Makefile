@@ -36,7 +36,9 @@ check: $(STAMP)  ## style, types, layers, YAML, shell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/yamllint --strict .
-	$(BIN)/shellcheck $$(git ls-files '*.sh' .ci/run)
+	$(BIN)/shellcheck $$(git ls-files '*.sh' .ci/run ':!tests/golden')
+	# A value in single quotes is meant as it stands.
+	$(BIN)/shellcheck --exclude=SC2016 $$(git ls-files 'tests/golden/*.sh')
 
 .PHONY: golden
 golden: $(STAMP)  ## write the golden files anew; read the diff before you commit it
@@ -55,6 +57,15 @@ validate: check  ## all tiers, before a release; RUNS=table.csv also judges the 
 	$(if $(RUNS),$(BIN)/python tests/validation/validate.py $(RUNS) --write docs/validation.md)
 	-$(BIN)/python -m pytest -m '' --junitxml=.pytest_cache/validate.xml
 	$(BIN)/python tests/record_release.py .pytest_cache/validate.xml docs/releases.md
+
+.PHONY: bench
+bench: $(STAMP)  ## what tracking, composing and planning cost, beside what people use for it today
+	$(BIN)/python benchmarks/host.py
+
+.PHONY: bench-gpu
+bench-gpu: $(STAMP)  ## one GPU: our worker and Megatron-LM's loop, turn by turn (15 minutes; needs himori[gpu])
+	$(BIN)/python -W ignore benchmarks/gpu_rows.py -o $(RUN_ROOT)/bench-gpu.jsonl
+	$(BIN)/python benchmarks/table.py $(RUN_ROOT)/bench-gpu.jsonl
 
 .PHONY: cluster
 cluster:  ## a real Slurm with four nodes on this machine (root, Debian or Ubuntu)

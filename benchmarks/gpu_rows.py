@@ -180,9 +180,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--row", action="append", choices=list(ROWS), help="only this row; may be repeated")
     options.add_argument("--only", action="append", default=[], metavar="ARM", help="only these arms")
-    options.add_argument("--turns", type=int, default=2)
+    options.add_argument("--turns", type=int, default=3)
     options.add_argument("--steps", type=int, default=9)
-    options.add_argument("--limit-s", type=float, default=540.0, help="start no measurement after this long")
+    options.add_argument("--limit-s", type=float, default=1800.0, help="start no measurement after this long")
     options.add_argument("-o", "--output", type=Path, required=True, help="JSON lines")
     arguments = options.parse_args()
     began, port = time.monotonic(), 29600

@@ -169,8 +169,8 @@ def _with_slurm(submission: Submission, experiment: Experiment, plan: Plan) -> S
 
 
 _END_TIME = (
-    '[ -n "$SLURM_JOB_END_TIME" ] || '
-    """export SLURM_JOB_END_TIME="$(date -d "$(squeue -h -j "$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)\""""
+    ': "${SLURM_JOB_END_TIME:=$(date -d "$(squeue -h -j "$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)}"; '
+    "export SLURM_JOB_END_TIME"
 )
 """Slurm tells a job its end from 23.02 on; before that it is asked, so that no notice is mistaken for another."""
 

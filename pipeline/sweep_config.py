@@ -139,7 +139,8 @@ def load_search(overrides: Sequence[str], *, conf_dir: Path | None = None) -> Lo
         raise ConfigError("sweep: zip and where shape a grid; a search takes its own way, give sweeper=grid for them")
     ordered = [*_own_lines(root.sweep, typed), *_of_a_run(typed)]
     for override in ordered:
-        check_override(_one_value(override), folders, chosen_options([], folders))
+        if not (override.is_sweep_override() and key_of(override) in groups(folders)):
+            check_override(_one_value(override), folders, chosen_options([], folders))
     varied = [override for override in ordered if override.is_sweep_override()]
     if not varied:
         raise ConfigError("sweeper: nothing varies; give e.g. 'optimizer.lr=tag(log,interval(1e-4,1e-2))'")

@@ -153,11 +153,24 @@ def _claim(
     assert us is not None
     boot, now = boot_id(), datetime.datetime.now()
     for one in todo:
-        run = RunDir(folder.run_root / new_run_id(one.request.experiment.name, now))
+        run = _reserved(folder.run_root, one.request.experiment.name, now)
         tries = states[one.digest].tries + 1
         claim = own_claim(run.run_id, folder.sweep_id, boot_id=boot, start_ticks=us.start_ticks)
         if claims.take(one.digest, tries, claim):
             yield _Claimed(one, run, one.request.submission(run.path), tries)
+        else:
+            run.path.rmdir()
+
+
+def _reserved(run_root: Path, name: str, now: datetime.datetime) -> RunDir:
+    """A new run directory: among ten thousand ids of one second some are alike."""
+    while True:
+        run = RunDir(run_root / new_run_id(name, now))
+        try:
+            run.path.mkdir()
+        except FileExistsError:
+            continue
+        return run
 
 
 def _chunks(claimed: Sequence[_Claimed], size: int, *, together: bool) -> Iterator[list[_Claimed]]:

@@ -103,6 +103,7 @@ def _stage_memory(job: Job, stage: Stage, dense: LayerActivations, moe: LayerAct
     hot = (_HOT_EXPERTS - 1) * stored / GIB if stage.moe_layers and job.model.moe else 0.0
     point = allocated * wide.reserve + wide.outside_gib
     spare = sum(_live(job, stage)) / 2 / GIB if job.fsdp else 0.0  # nothing prefetched
+    low, high = (allocated - spare) * (1 - wide.error), allocated * (1 + wide.error) + hot
     return StageMemory(
         stage=stage.index,
         layers=stage.layers,
@@ -114,9 +115,11 @@ def _stage_memory(job: Job, stage: Stage, dense: LayerActivations, moe: LayerAct
         transient_gib=(transient + cache) / GIB,
         outside_torch_gib=point - allocated,
         allocated_gib=allocated,
+        allocated_low_gib=low,
+        allocated_high_gib=high,
         point_gib=point,
-        lower_gib=(allocated - spare) * (1 - wide.error) + wide.outside_low_gib,
-        upper_gib=(allocated * (1 + wide.error) + hot) * wide.reserve_high + wide.outside_high_gib,
+        lower_gib=low + wide.outside_low_gib,
+        upper_gib=high * wide.reserve_high + wide.outside_high_gib,
     )
 
 

@@ -21,12 +21,7 @@ def outcomes(plan: Plan, *, step_s: float | None = None, peak_gib: float | None 
         ]
     if peak_gib is not None and plan.memory is not None:
         worst = max(plan.memory.stages, key=lambda stage: stage.allocated_gib)
-        outside = worst.outside_torch_gib
-        bounds = Interval(
-            p10=min(worst.allocated_gib, worst.lower_gib),
-            p50=worst.allocated_gib,
-            p90=max(worst.allocated_gib, worst.upper_gib - outside),
-        )
+        bounds = Interval(p10=worst.allocated_low_gib, p50=worst.allocated_gib, p90=worst.allocated_high_gib)
         found.append(Outcome(name="allocated memory", predicted=bounds, measured=peak_gib, unit="GiB"))
     return tuple(found)
 

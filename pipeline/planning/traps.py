@@ -65,6 +65,15 @@ def _latent(experiment: Experiment, layout: Layout) -> Iterator[Problem]:
         )
 
 
+def _checkpoints(experiment: Experiment, _: Layout) -> Iterator[Problem]:
+    if experiment.techniques.sharding is not Sharding.none and experiment.recipe.checkpoint_every_steps:
+        yield Problem(
+            "fsdp_checkpoint",
+            "recipe.checkpoint_every_steps: checkpoints of Megatron-FSDP can't be written by this version; give 0, or "
+            "techniques.sharding=none",
+        )
+
+
 def _replicas(experiment: Experiment, layout: Layout) -> Iterator[Problem]:
     replicas, ranks = layout.shard_replicas, layout.dp * layout.cp
     if replicas == 1:
@@ -169,6 +178,22 @@ def _router(experiment: Experiment, _: Layout) -> Iterator[Problem]:
 # --------------------------------------------------------------------------- precision
 
 
+def _kept_layers(experiment: Experiment, layout: Layout) -> Iterator[Problem]:
+    precision = experiment.precision
+    kept = precision.first_layers + precision.last_layers
+    most = experiment.model.num_layers // layout.pp
+    for name, layers in (("first_layers", precision.first_layers), ("last_layers", precision.last_layers)):
+        if not 0 <= layers <= most:
+            yield Problem(
+                "kept_layers", f"precision.{name}: got {layers}; allowed: 0 to the {most} layers of a pipeline stage"
+            )
+    if precision.low_precision is LowPrecision.fp8_delayed and kept:
+        yield Problem(
+            "delayed_layers",
+            "precision.first_layers, last_layers: fp8_delayed can't leave layers out; give fp8_current or 0",
+        )
+
+
 def _precision(experiment: Experiment, _: Layout) -> Iterator[Problem]:
     precision = experiment.precision
     low, kept = precision.low_precision, precision.first_layers + precision.last_layers
@@ -176,11 +201,6 @@ def _precision(experiment: Experiment, _: Layout) -> Iterator[Problem]:
         yield Problem(
             "without_low_precision",
             "precision.first_layers, last_layers, cache_weights: only with precision.low_precision; leave them out",
-        )
-    if low is LowPrecision.fp8_delayed and kept:
-        yield Problem(
-            "delayed_layers",
-            "precision.first_layers, last_layers: fp8_delayed can't leave layers out; give fp8_current or 0",
         )
     if low is not LowPrecision.fp8_delayed and (
         precision.amax_history != 1024 or precision.amax_compute is not AmaxCompute.max
@@ -239,6 +259,13 @@ def _schedule(experiment: Experiment, _: Layout) -> Iterator[Problem]:
 
 def _offload(experiment: Experiment, _: Layout) -> Iterator[Problem]:
     techniques = experiment.techniques
+    if techniques.optimizer_offload and not experiment.optimizer.distributed:
+        yield Problem("optimizer_offload", "techniques.optimizer_offload: needs optimizer.distributed=true")
+    if techniques.optimizer_offload and techniques.param_remainders:
+        yield Problem(
+            "optimizer_offload",
+            "techniques.optimizer_offload: keeps whole master weights; leave param_remainders false",
+        )
     modules = techniques.offload_modules
     for module in modules:
         if module not in OFFLOADED:
@@ -258,11 +285,13 @@ def _offload(experiment: Experiment, _: Layout) -> Iterator[Problem]:
 _TRAPS: tuple[Trap, ...] = (
     _experts,
     _latent,
+    _checkpoints,
     _replicas,
     _overlaps,
     _positions,
     _windows,
     _router,
+    _kept_layers,
     _precision,
     _loss,
     _muon,

@@ -164,6 +164,9 @@ class Checkpoints:
         self.poll(wait=True)
         if self._saved == step:
             return True
+        if not megatron_checkpoint.can_be_saved(self._trained.model):
+            self._warn("checkpoints of Megatron-FSDP can't be written by this version; nothing was saved")
+            return False
         began = time.perf_counter()
         folder = self._prepared(step)
         if folder is None:

@@ -130,7 +130,11 @@ class Sampler:
         if self.layout.cp > 1:
             chunks = np.split(whole, 2 * self.layout.cp, axis=1)
             whole = np.concatenate([chunks[self.cp_rank], chunks[-1 - self.cp_rank]], axis=1)
-        return torch.from_numpy(np.ascontiguousarray(whole)).to(self.device)
+        part = torch.from_numpy(np.ascontiguousarray(whole))
+        if self.device.type != "cuda":
+            return part
+        # From page-locked memory the copy is queued; any other would wait for all that the device has still to do.
+        return part.pin_memory().to(self.device, non_blocking=True)
 
 
 def positions_of(documents: npt.NDArray[np.int64], *, reset: bool) -> npt.NDArray[np.int64]:

@@ -39,20 +39,21 @@ class Culprit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What forward and backward of one step gave on this rank."""
+    """What forward and backward of one step gave on this rank, still on its device."""
 
-    losses: tuple[float, ...]
-    """Mean of each of its micro-batches, on ranks of the last stage."""
-    loss_sum: float
-    """Over all tokens that are learnt in them."""
-    tokens: float
-    """How many those are."""
-    gradients: float
-    """A sum over its gradients, reduced ones where they are."""
+    batches: torch.Tensor
+    """Of each micro-batch the sum of its tokens' losses and their number, float64 [micro-batches, 2], on ranks of the
+    last stage; on others [0, 2]."""
+    gradients: torch.Tensor
+    """A sum over its gradients, reduced ones where they are, a float64 scalar."""
+
+    def losses(self) -> list[float]:
+        """Mean loss of each micro-batch."""
+        return [total / tokens if tokens else 0.0 for total, tokens in self.batches.tolist()]
 
     def equals(self, other: Outcome) -> bool:
         """Whether two runs of a step agree to the last bit; not a number equals itself here."""
-        mine, theirs = (*self.losses, self.gradients), (*other.losses, other.gradients)
+        mine, theirs = (*self.losses(), float(self.gradients)), (*other.losses(), float(other.gradients))
         pairs = zip(mine, theirs, strict=True)
         return all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs)
 
@@ -140,7 +141,7 @@ class NumericsGuard:
         """The micro-batches whose loss isn't finite, else the one with the largest loss; the same on all ranks."""
         own = [
             Culprit(rank=self._rank, micro_batch=micro, loss=loss, samples=tuple(self._sampler.sample_ids(step, micro)))
-            for micro, loss in enumerate(outcome.losses)
+            for micro, loss in enumerate(outcome.losses())
         ]
         everywhere = [culprit for culprits in self._gathered(own) for culprit in culprits]
         bad = [culprit for culprit in everywhere if not math.isfinite(culprit.loss)]
@@ -166,14 +167,11 @@ class NumericsGuard:
         return values
 
 
-def outcome_of(losses: Sequence[torch.Tensor], model: Any) -> Outcome:
+def outcome_of(losses: Sequence[torch.Tensor], model: Any, device: torch.device) -> Outcome:
     """What a step gave, as it can be compared with a second run of it; losses are sums and numbers of tokens, [2]."""
-    pairs = torch.stack(list(losses)).tolist() if losses else []
+    none = torch.zeros((0, 2), dtype=torch.float64, device=device)
     return Outcome(
-        losses=tuple(total / tokens if tokens else 0.0 for total, tokens in pairs),
-        loss_sum=sum(total for total, _ in pairs),
-        tokens=sum(tokens for _, tokens in pairs),
-        gradients=megatron.gradient_sum(model),
+        batches=torch.stack(list(losses)) if losses else none, gradients=megatron.gradient_sum(model, device)
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import resource
 import time
 from dataclasses import dataclass, field
@@ -151,11 +150,11 @@ def run_step(trainer: Trainer, step: int) -> StepResult:
     rate = megatron.learning_rate(trainer.schedule)
     trainer.guard.before_step()
     losses = _accumulate(trainer, step)
-    first = outcome_of(losses, trainer.model)
+    first = outcome_of(losses, trainer.model, trainer.sampler.device)
     agreed = _agree(trainer, first)
 
     def again() -> Outcome:
-        return outcome_of(_accumulate(trainer, step), trainer.model)
+        return outcome_of(_accumulate(trainer, step), trainer.model, trainer.sampler.device)
 
     trainer.guard.check(step, agreed.loss, bad_gradients=agreed.bad_gradients, first=first, again=again)
     with trainer.profiler.part("optimizer"):
@@ -223,12 +222,13 @@ def _accumulate(trainer: Trainer, step: int) -> list[torch.Tensor]:
 
 def _agree(trainer: Trainer, own: Outcome) -> _Agreed:
     """Mean loss of a token, known to ranks of the last stage, and whether any rank has something to say."""
-    flags = [float(trainer.notice.given), float(not math.isfinite(own.gradients))]
-    known = [own.loss_sum, own.tokens, *flags]
-    totals = torch.tensor(known, dtype=torch.float64, device=trainer.sampler.device)
+    told = torch.full((), float(trainer.notice.given), dtype=torch.float64, device=trainer.sampler.device)
+    is_bad = (~own.gradients.isfinite()).double()
+    # One reduction and one look at its result: each look waits for the device.
+    totals = torch.cat([own.batches.sum(0), torch.stack([told, is_bad])])
     dist.all_reduce(totals)
-    total, count, told, bad = totals.tolist()
-    return _Agreed(loss=total / count, told_to_end=told > 0, bad_gradients=bad > 0)
+    total, count, ranks_told, ranks_bad = totals.tolist()
+    return _Agreed(loss=total / count, told_to_end=ranks_told > 0, bad_gradients=ranks_bad > 0)
 
 
 def _largest_rss_gib(device: torch.device) -> float:

@@ -43,6 +43,11 @@ def sharded_state(model: Any, optimizer: MegatronOptimizer, *, loading: bool, wi
     return state
 
 
+def can_be_saved(model: Any) -> bool:
+    """Whether the model is kept in a way that Megatron-Core stores by global shape; Megatron-FSDP's isn't."""
+    return not any(chunk.ddp_config.use_megatron_fsdp for _, chunk in _chunks(model))
+
+
 def _metadata() -> Tree:
     return {
         # The only format of 0.16 to 0.19 that lets optimizer state move to any tp, pp and dp.

@@ -75,6 +75,8 @@ class StageMemory:
     """Context, NCCL and library workspaces, and what the allocator reserves but doesn't use."""
     allocated_gib: float
     """What torch would report as its peak."""
+    allocated_low_gib: float
+    allocated_high_gib: float
     point_gib: float
     """Expected use of the device."""
     lower_gib: float

@@ -7,7 +7,7 @@ import importlib.util
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 Function = ast.FunctionDef
@@ -100,10 +100,8 @@ class Found:
     def attributes(self) -> set[str]:
         """Methods, fields and everything that a method assigns to self, bases included."""
         own = {*_bindings(self.class_body()), *_assigned_to_self(self.node)}
-        assert isinstance(self.node, ast.ClassDef)
-        if any(ast.unparse(base) == "torch.nn.Module" for base in self.node.bases):
-            own |= _methods_of_torch_modules()
-        return own.union(*(base.attributes() for base in self.bases()))
+        lent = torch_module_attributes() if self._is_torch_module() else set()
+        return own.union(lent, *(base.attributes() for base in self.bases()))
 
     def method(self, name: str) -> Found | None:
         """A method of a class, inherited or its own."""
@@ -124,6 +122,14 @@ class Found:
         assert isinstance(self.node, ast.ClassDef)
         found = (self.module.find(base.id) for base in self.node.bases if isinstance(base, ast.Name))
         return [base for base in found if base is not None and isinstance(base.node, ast.ClassDef)]
+
+    def takes_anything(self) -> bool:
+        """Whether it is a function that hands on whatever keywords it is given."""
+        return isinstance(self.node, ast.FunctionDef) and self.node.args.kwarg is not None and self._lender() is None
+
+    def _is_torch_module(self) -> bool:
+        assert isinstance(self.node, ast.ClassDef)
+        return any(ast.unparse(base) in {"torch.nn.Module", "nn.Module"} for base in self.node.bases)
 
     def class_body(self) -> list[ast.stmt]:
         """Statements of a class."""
@@ -147,6 +153,18 @@ class Found:
                 assert isinstance(lender.node, Function)
                 return lender.node
         return None
+
+
+@cache
+def torch_module_attributes() -> frozenset[str]:
+    """What every module of torch has, read from its source without importing it."""
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).parent / "nn" / "modules" / "module.py"
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    (module,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Module")
+    return frozenset({*_bindings(module.body), *_assigned_to_self(module)})
 
 
 def _parameters(function: Function) -> set[str]:
@@ -308,17 +326,6 @@ def _results(scope: ast.AST, imported: dict[str, tuple[str | None, str]]) -> dic
 # --------------------------------------------------------------------------- one against the other
 
 
-@lru_cache(maxsize=1)
-def _methods_of_torch_modules() -> set[str]:
-    """Read, not imported: torch takes seconds."""
-    spec = importlib.util.find_spec("torch")
-    assert spec is not None
-    assert spec.origin is not None
-    tree = ast.parse((Path(spec.origin).parent / "nn" / "modules" / "module.py").read_text(encoding="utf-8"))
-    (module,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Module")
-    return set(_bindings(module.body))
-
-
 def missing(use: Use, release: Release) -> str | None:
     """What a release lacks of a use, or None."""
     module = release.module(use.module)
@@ -332,7 +339,9 @@ def missing(use: Use, release: Release) -> str | None:
     if not use.keywords:
         return None
     callables = _callables(use, found)
-    lacking = [k for k in use.keywords if not any(k in each.parameters() for each in callables)]
+    lacking = [
+        k for k in use.keywords if not any(k in each.parameters() or each.takes_anything() for each in callables)
+    ]
     return f"{use.name} takes no {', '.join(lacking)}" if lacking else None
 
 

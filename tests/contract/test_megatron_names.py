@@ -59,7 +59,7 @@ def test_what_the_adapter_uses_exists(use: Use, release: Release) -> None:
         Use("megatron.core.pipeline_parallel", "get_forward_backward_func", ("forward_only",), of_result=True),
         Use("megatron.core.optimizer", "MegatronOptimizer", attribute="zero_grad"),
         Use("megatron.core.optimizer_param_scheduler", "OptimizerParamScheduler", ("increment",), attribute="step"),
-        Use("megatron.core.transformer.transformer_layer", "TransformerLayer", ("layer_number",)),
+        Use("megatron.core.transformer.transformer_config", "MLATransformerConfig", ("kv_lora_rank",)),
     ],
 )
 def test_the_adapters_source_shows_each_kind_of_use(use: Use) -> None:

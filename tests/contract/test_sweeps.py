@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -76,6 +77,21 @@ def test_a_sweep_again_runs_what_is_missing_or_failed_and_nothing_twice(quick: S
     table = json.loads(quick.himori("sweep", "table", "last", "--json", "--sort", "+seed").stdout)["points"]
     assert [(row["seed"], row["state"]) for row in table] == [(str(seed), "FINISHED") for seed in range(5)]
     assert Counter(row["tries"] for row in table) == {1: 3, 2: 2}
+
+
+def test_points_stand_beneath_one_mlflow_run(quick: Site) -> None:
+    if quick.name != "local":
+        pytest.skip("the store is the same wherever the points ran")
+    submit(quick, "seed=range(2)")
+    wait_for(quick, {"FINISHED": 2})
+    quick.himori("sync", "--run-root", str(quick.run_root))
+    with sqlite3.connect(quick.run_root / "mlflow.db") as store:
+        sweeps = store.execute("select run_uuid from tags where key = 'himori.sweep_id'").fetchall()
+        parents = store.execute("select run_uuid, value from tags where key = 'mlflow.parentRunId'").fetchall()
+    store.close()
+    assert len(sweeps) == 1
+    assert [parent for _, parent in parents] == [sweeps[0][0]] * 2
+    assert len({child for child, _ in parents}) == 2
 
 
 def test_two_people_at_once_run_each_point_once(quick: Site) -> None:

@@ -29,7 +29,7 @@ def run(folder: Path, ranks: int) -> Results:
     if torch.cuda.device_count() < ranks:
         pytest.skip(f"needs {ranks} GPUs, {torch.cuda.device_count()} are here")
     roots = [HERE, HERE.parents[1], HERE.parent / "unit" / "training", *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots)), "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots))}
     command = [sys.executable, "-W", "ignore", str(HERE / "gpu_runs.py")]
     processes = [
         subprocess.Popen([*command, str(rank), str(ranks), str(folder)], env=environment) for rank in range(ranks)

@@ -126,7 +126,8 @@ def test_every_file_of_conf_is_an_option_or_part_of_one() -> None:
     root = shipped_conf_dir()
     parts = [path for path in root.rglob("*.yaml") if len(path.relative_to(root).parts) > 2]
     suites = options("suite")  # each composes in tests/unit/analysis/test_nights.py
-    assert len(list(root.rglob("*.yaml"))) == 1 + len(ALL_OPTIONS) + len(parts) + len(suites)
+    sweepers = options("sweeper")  # of sweeps only: tests/unit/test_sweep_config.py
+    assert len(list(root.rglob("*.yaml"))) == 1 + len(ALL_OPTIONS) + len(parts) + len(suites) + len(sweepers)
     for part in parts:
         users = [path for path in part.parents[1].glob("*.yaml") if part.stem in path.read_text(encoding="utf-8")]
         assert users, f"no option uses {part.relative_to(root)}"

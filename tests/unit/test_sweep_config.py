@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pipeline.conf_groups import options
 from pipeline.config import load
 from pipeline.errors import ConfigError
-from pipeline.sweep_config import load_sweep
+from pipeline.sweep_config import Dimension, load_search, load_sweep
 
 
 def choices(*overrides: str) -> list[dict[str, str]]:
@@ -151,3 +151,31 @@ def test_a_folder_of_the_user_is_searched_too(tmp_path: Path) -> None:
     (tmp_path / "model" / "mine.yaml").write_text(tiny.replace("name: tiny", "name: mine"), encoding="utf-8")
     loaded = load_sweep(["model=glob([mine,tiny])"], conf_dir=tmp_path)
     assert [point.experiment.model.name for point in loaded.points] == ["mine", "tiny"]
+
+
+def test_what_a_search_may_choose_from() -> None:
+    search = load_search(
+        [
+            "sweeper=optuna",
+            "optimizer.lr=tag(log,interval(1e-4,1e-2))",
+            "recipe.micro_batch=int(interval(1,4))",
+            "seed=range(1,8,2)",
+            "model=tiny,gpt_125m",
+            "name=x",
+        ]
+    )
+    assert search is not None
+    assert search.fixed == ("name=x",)
+    assert search.dimensions == (
+        Dimension(key="optimizer.lr", low=1e-4, high=1e-2, log=True),
+        Dimension(key="recipe.micro_batch", low=1, high=4, step=1),
+        Dimension(key="seed", low=1, high=7, step=2),
+        Dimension(key="model", values=("tiny", "gpt_125m")),
+    )
+    assert load_search(["seed=1,2"]) is None
+    wrong = {"seed=1": "nothing varies", "sead=1,2": "no such key", "seed=1,2 sweep.where=[x]": "grid"}
+    for overrides, said in wrong.items():
+        with pytest.raises(ConfigError, match=said):
+            load_search(["sweeper=optuna", *overrides.split()])
+    with pytest.raises(ConfigError, match="no table of them"):
+        load_sweep(["sweeper=optuna", "seed=1,2"])

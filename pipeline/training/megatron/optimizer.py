@@ -83,8 +83,12 @@ def _as_built(model: Model, experiment: Experiment) -> Annotated[Options, Optimi
 
 
 def is_precision_aware(techniques: Techniques) -> bool:
-    """Whether the optimizer's state has types other than Megatron-Core's own, fp32."""
-    return techniques.moments is not DType.fp32 or techniques.param_remainders
+    """Whether the optimizer keeps track of its state's types itself: they aren't all fp32, or not all on the GPU.
+
+    Offload takes the same way through Megatron-Core, which goes wrong without it and doesn't say so (Megatron-LM's
+    arguments.py does).
+    """
+    return techniques.moments is not DType.fp32 or techniques.param_remainders or techniques.optimizer_offload > 0
 
 
 def _precision_aware(techniques: Techniques) -> Annotated[Options, OptimizerConfig]:

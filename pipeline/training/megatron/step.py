@@ -86,14 +86,19 @@ def _sum_of_losses(
     """The loss as Megatron wants it, a sum and its number of tokens, and both to report."""
     learnt = token_losses.float() if targets is None else token_losses.float() * targets
     total = learnt.sum()
-    count = torch.tensor(token_losses.numel(), device=total.device) if targets is None else targets.sum()
+    # Made on the device: a copy from the host would wait for all that the device has still to do.
+    count = torch.full((), token_losses.numel(), device=total.device) if targets is None else targets.sum()
     return total, count.int(), torch.stack([total.detach().double(), count.double()])
 
 
-def gradient_sum(model: Model) -> float:
-    """Sum over the gradients on this rank, reduced ones where they are; it isn't finite when one of them isn't."""
-    sums = [gradient.sum(dtype=torch.float64) for chunk in model for gradient in _gradients(chunk)]
-    return float(torch.stack(sums).sum()) if sums else 0.0
+def gradient_sum(model: Model, device: torch.device) -> torch.Tensor:
+    """Sum over the gradients on this rank, reduced ones where they are, a float64 scalar; it isn't finite when one of
+    them isn't."""
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for chunk in model:
+        for gradient in _gradients(chunk):
+            total += gradient.sum(dtype=torch.float64)
+    return total
 
 
 def timed_configs(model: Model, optimizer: MegatronOptimizer) -> list[Any]:

@@ -15,7 +15,7 @@
 #SBATCH --time=30
 
 # setup
-[ -n "$SLURM_JOB_END_TIME" ] || export SLURM_JOB_END_TIME="$(date -d "$(squeue -h -j "$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)"
+: "${SLURM_JOB_END_TIME:=$(date -d "$(squeue -h -j "$SLURM_JOB_ID" -o %e)" +%s 2>/dev/null)}"; export SLURM_JOB_END_TIME
 export PYTHONSAFEPATH=1
 export PYTHONPATH=/shared/runs/code/0123456789abcdef${PYTHONPATH:+:$PYTHONPATH}
 

@@ -68,7 +68,9 @@ def obeyed(key: str) -> bool:
 ELSEWHERE = {
     # Held to agree with the biases of all other layers; of no effect alone.
     "model.output_bias",
-    # Tests of checkpoints and of the loop.
+    # Tests of weights from elsewhere, of checkpoints and of the loop.
+    "recipe.init_from",
+    "recipe.lora",
     "recipe.checkpoint_every_steps",
     "recipe.checkpoint_keep_last",
     "recipe.checkpoint_keep_every_steps",
@@ -209,3 +211,8 @@ def test_only_a_bf16_run_has_the_fused_loss_that_rounds_to_bf16(prints: Prints) 
 def test_the_schedule_warms_up_from_zero_and_falls(prints: Prints) -> None:
     assert prints["baseline"]["rates"] == pytest.approx([0.0, 2e-3, 4e-3, 3.1e-3, 1.3e-3])
     assert prints["optimizer.decay"]["rates"] == pytest.approx([0.0, 2e-3, 4e-3, 2.8e-3, 1.6e-3])
+
+
+def test_a_stable_phase_lies_between_warm_up_and_decay(prints: Prints) -> None:
+    assert prints["optimizer.decay_shape left out"]["rates"] == pytest.approx([0.0, 2e-3, 4e-3, 2.8e-3, 1.6e-3])
+    assert prints["optimizer.decay_steps left out"]["rates"] == pytest.approx([0.0, 2e-3, 4e-3, 4e-3, 4e-3])

@@ -39,7 +39,7 @@ def test_the_loss_falls(single_rank: Ended) -> None:
 
 def test_rank_zero_reports_every_step_and_each_phase(single_rank: Ended) -> None:
     names = [event["name"] for event in single_rank.of_kind("phase")]
-    assert names == ["imports", "process_group", "model", "data", "first_step"]
+    assert names == ["imports", "process_group", "model", "data", "checkpoint", "first_step"]
     assert [event["step"] for event in single_rank.of_kind("metrics")] == list(range(1, STEPS + 1))
     values = single_rank.of_kind("metrics")[-1]["values"]
     assert values["train/consumed_tokens"] == STEPS * 8 * 32

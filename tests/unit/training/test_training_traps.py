@@ -37,6 +37,11 @@ Sizes = dict[str, Any]
 TRAPS: list[tuple[str, Keys, Sizes]] = [
     ("layout.etp: got 1 with tp 2", {"model.moe": EXPERTS}, {"tp": 2, "sequence_parallel": True}),
     ("clips wrongly", {"model.moe": EXPERTS, "techniques.sharding": Sharding.optim}, {"dp": 2, "ep": 2}),
+    (
+        "can't be written",
+        {"techniques.sharding": Sharding.optim_grads, "recipe.checkpoint_every_steps": 10},
+        {"dp": 2},
+    ),
     ("latent attention with tp 2", {"model.mla": LATENTS}, {"tp": 2}),
     ("nothing is sharded", {"optimizer.distributed": False}, {"dp": 4, "shard_replicas": 2}),
     ("3 must divide dp x cp = 4", {}, {"dp": 4, "shard_replicas": 3}),
@@ -81,6 +86,9 @@ TRAPS: list[tuple[str, Keys, Sizes]] = [
     ("only with precision.low_precision", {"precision.first_layers": 1}, {}),
     ("only with precision.low_precision", {"precision.cache_weights": False}, {}),
     ("fp8_delayed can't leave layers out", {**DELAYED, "precision.last_layers": 1}, {}),
+    ("allowed: 0 to the 1 layers", {**FP8, "precision.first_layers": 2}, {"pp": 2}),
+    ("needs optimizer.distributed", {"techniques.optimizer_offload": 0.5, "optimizer.distributed": False}, {}),
+    ("whole master weights", {"techniques.optimizer_offload": 0.5, "techniques.param_remainders": True}, {}),
     ("only fp8_delayed has a history", {**FP8, "precision.amax_history": 16}, {}),
     ("only fp8_delayed has a history", {"precision.amax_compute": AmaxCompute.most_recent}, {}),
     ("mxfp8 alone", {**FP8, "precision.low_precision_output": True}, {}),
