@@ -85,7 +85,7 @@ def collect_provenance(cwd: Path, *, code: Path = Path(__file__), snapshot: str 
 
 
 def login_name() -> str:
-    """Login name of this process's user, without the domain of one that is an e-mail address; its number if nameless."""
+    """Login name of this process's user, without the domain where it is an e-mail address."""
     try:
         name = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # containers run under numbers that no passwd file knows
