@@ -25,6 +25,10 @@ venv: $(STAMP)  ## the virtual environment of the project
 demo: $(STAMP)  ## train a small GPT on four ranks of this machine and show what came of it
 	$(BIN)/himori run experiment=demo cluster=local run_root=$(RUN_ROOT)
 
+.PHONY: mlflow-server
+mlflow-server: $(STAMP)  ## an MLflow server for a team, with a login; see docs/tracking-server.md
+	$(BIN)/himori server start
+
 .PHONY: test
 test: $(STAMP)  ## everything that gates a change, a real Slurm cluster included where it can be had
 	$(BIN)/python -m pytest

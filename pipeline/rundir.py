@@ -178,6 +178,16 @@ class RunDir:
         return self.path / "reports"
 
     @property
+    def notes_file(self) -> Path:
+        """What people wrote about the run, a line each; only ever added to."""
+        return self.path / "notes.jsonl"
+
+    @property
+    def tags_file(self) -> Path:
+        """Tags people gave the run."""
+        return self.path / "tags.json"
+
+    @property
     def sync_file(self) -> Path:
         """How far tracking has come; owned by `pipeline.tracking`."""
         return self.path / "sync.json"

@@ -24,6 +24,7 @@ from pipeline.commands.tracking import sync_quietly
 from pipeline.errors import UserError
 from pipeline.run_index import RunIndex
 from pipeline.rundir import AttemptDir, RunDir, find_run, list_runs, run_names, to_jsonable, write_json
+from pipeline.tracking.annotations import read_annotations, when
 from pipeline.types import RunState
 
 POLL_S = 1.0
@@ -104,7 +105,7 @@ def _is_settled(one: RunStatus) -> bool:
 
 
 def _as_json(one: RunStatus) -> dict[str, object]:
-    attempt = one.run.last_attempt()
+    attempt, said = one.run.last_attempt(), read_annotations(one.run)
     return {
         "run_id": one.run.run_id,
         "run_dir": str(one.run.path),
@@ -114,6 +115,8 @@ def _as_json(one: RunStatus) -> dict[str, object]:
         "attempt": attempt.number if attempt else None,
         "progress": progress(attempt) if attempt else {},
         "end": to_jsonable(one.end) if one.end else None,
+        "tags": said.tags,
+        "notes": to_jsonable(list(said.notes)),
     }
 
 
@@ -150,6 +153,9 @@ def _print_one(one: RunStatus) -> None:
         rows.append(("progress", _progress_text(one.run, newest)))
     if one.end and one.end.first:
         rows += [("last lines", line) for line in one.end.first.tail[-10:]]
+    said = read_annotations(one.run)
+    rows += [("tag", f"{key}={value}") for key, value in said.tags.items()]
+    rows += [("note", f"{when(note)} {note.by}: {note.text}".replace("\n", "\n" + " " * 13)) for note in said.notes]
     rows.append(("directory", str(one.run.path)))
     for name, value in rows:
         print(f"{name:<12} {value}")

@@ -25,6 +25,8 @@ class Cursor:
     """SHA-256 of the uploaded artifacts, by name."""
     end: str = ""
     """The end that was uploaded last."""
+    annotations: str = ""
+    """The notes and tags that were uploaded last."""
     points: int = 0
     repeats: int = 0
     repeats_differ: int = 0

@@ -15,7 +15,7 @@ from pipeline.tracking.store import file_lock
 class Tracking(Protocol):
     """What of a tracking store is needed here."""
 
-    def find_or_create_run(self, experiment_id: str, run_id: str, start_ms: int, *, tag: str) -> str:
+    def find_or_create_run(self, experiment_id: str, run_id: str, start_ms: int, *, user: str, tag: str) -> str:
         """Id of the run with that tag and name."""
 
     def is_there(self, mlflow_run_id: str) -> bool:
@@ -42,7 +42,14 @@ def point_of(run: RunDir) -> PointOf | None:
 
 
 def find_parent(
-    run: RunDir, point: PointOf, tracker: Tracking, *, store: str, experiment_id: str, left_s: Callable[[], float]
+    run: RunDir,
+    point: PointOf,
+    tracker: Tracking,
+    *,
+    store: str,
+    experiment_id: str,
+    user: str,
+    left_s: Callable[[], float],
 ) -> str:
     """Id of the sweep's parent run, made if need be; raises TrackingError when patience is at its end first."""
     sweep = SweepDir(run.path.parent / "sweeps" / point.sweep_id)
@@ -51,7 +58,7 @@ def find_parent(
         if known and known.store == store and tracker.is_there(known.mlflow_run_id):
             return known.mlflow_run_id
         now_ms = int(time.time() * 1000)
-        made = tracker.find_or_create_run(experiment_id, point.sweep_id, now_ms, tag="himori.sweep_id")
+        made = tracker.find_or_create_run(experiment_id, point.sweep_id, now_ms, user=user, tag="himori.sweep_id")
         tracker.log_tags(made, {"himori.kind": "sweep", "mlflow.source.name": "himori"})
         # It stands for a question, not for a process that could still end: how far it is, its points say.
         tracker.set_status(made, "FINISHED", now_ms)

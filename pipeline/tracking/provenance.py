@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import pwd
 import subprocess
 import time
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ class Provenance:
     kernel: str
     snapshot: str = ""
     """Digest of the code snapshot the run runs from."""
+    user: str = ""
+    """Who submitted, by login name; empty in files that older versions wrote."""
 
 
 def collect_provenance(cwd: Path, *, code: Path = Path(__file__), snapshot: str = "") -> Provenance:
@@ -77,7 +80,17 @@ def collect_provenance(cwd: Path, *, code: Path = Path(__file__), snapshot: str 
         platform=_operating_system(),
         kernel=f"{uname.sysname} {uname.release} {uname.machine}",
         snapshot=snapshot,
+        user=login_name(),
     )
+
+
+def login_name() -> str:
+    """Login name of this process's user, without the domain where it is an e-mail address."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # containers run under numbers that no passwd file knows
+        name = os.environ.get("USER") or str(os.getuid())
+    return name.partition("@")[0]
 
 
 def boot_id() -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pipeline.errors import HimoriError, RunNotFound
 from pipeline.rundir import AttemptDir, RunDir
+from pipeline.tracking.annotations import read_annotations
 from pipeline.tracking.cursor import Cursor, read_cursor, write_cursor
 from pipeline.tracking.feed import Facts, Feed, Portion, journal_sizes
 from pipeline.tracking.parents import find_parent, point_of, point_tags
@@ -61,6 +62,7 @@ class Syncer:
         self._run = run
         self._patience = patience
         self._view = read_view(run)
+        self._user = self._view.provenance.user if self._view.provenance else ""
         self._store = store_of(run)
         self._feed = Feed(run)
         self._cursor = Cursor(store="")
@@ -103,7 +105,7 @@ class Syncer:
             experiment = self._view.experiment
             experiment_id = tracker.find_experiment(experiment.tracking.experiment or experiment.name)
             start_ms = _start_ms(self._run, attempt, end)
-            mlflow_run_id = tracker.find_or_create_run(experiment_id, self._run.run_id, start_ms)
+            mlflow_run_id = tracker.find_or_create_run(experiment_id, self._run.run_id, start_ms, user=self._user)
             self._feed.rewind({})
             self._save(Cursor(store=self._store.uri, experiment_id=experiment_id, mlflow_run_id=mlflow_run_id))
         self._shown, self._status = {}, ""
@@ -123,6 +125,7 @@ class Syncer:
             tracker,
             store=self._store.uri,
             experiment_id=self._cursor.experiment_id,
+            user=self._user,
             left_s=lambda: self._patience.left_s(since, unanswered_s=LOCKED_S),
         )
         return point_tags(point, parent)
@@ -156,14 +159,18 @@ class Syncer:
         missing: list[str] = []
         if not self._shown or self._cursor.end != ending.mark:
             missing = self._log_params_and_artifacts(tracker)
-        tags = self._view.tags(attempt, ending, self._feed.facts, self._feed.curves) | self._of_sweep
+        said = read_annotations(self._run)
+        tags = self._view.tags(attempt, ending, self._feed.facts, self._feed.curves, said) | self._of_sweep
         self._warnings += tracker.log_tags(mlflow_run_id, dict(tags.items() - self._shown.items()))
+        if said.mark != self._cursor.annotations:
+            for key in said.removed:
+                tracker.delete_tag(mlflow_run_id, key)
         self._shown = tags
         if ending.status != self._status or self._cursor.end != ending.mark:
             tracker.set_status(mlflow_run_id, ending.status, _end_ms(ending, self._feed.facts))
             self._status = ending.status
         self._warnings += missing
-        self._save(replace(self._cursor, end="" if missing else ending.mark))
+        self._save(replace(self._cursor, end="" if missing else ending.mark, annotations=said.mark))
 
     def _log_params_and_artifacts(self, tracker: Tracker) -> list[str]:
         """Returns what could not be put into the place for artifacts; the next sync tries again."""

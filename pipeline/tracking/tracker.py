@@ -69,9 +69,12 @@ class Tracker:
             )
         return str(found.experiment_id)
 
-    def find_or_create_run(self, experiment_id: str, run_id: str, start_ms: int, *, tag: str = "himori.run_id") -> str:
+    def find_or_create_run(
+        self, experiment_id: str, run_id: str, start_ms: int, *, user: str = "", tag: str = "himori.run_id"
+    ) -> str:
         """Id of the MLflow run tagged with `run_id`. A create whose answer is lost may have worked: each try looks."""
-        tags = {tag: run_id}
+        # Without it MLflow names the user "unknown", and this can't be told it later.
+        tags = {tag: run_id} | ({"mlflow.user": user} if user else {})
 
         def find_or_create() -> str:
             found = self._client.search_runs(
@@ -109,6 +112,20 @@ class Tracker:
         from mlflow.entities import RunTag
 
         return self._log(mlflow_run_id, "tags", [RunTag(key, value) for key, value in tags.items()])
+
+    def delete_tag(self, mlflow_run_id: str, key: str) -> None:
+        """Removes a tag, if the run has it."""
+        from mlflow.exceptions import MlflowException
+
+        def delete() -> None:
+            if key in self._client.get_run(mlflow_run_id).data.tags:
+                try:
+                    self._client.delete_tag(mlflow_run_id, key)
+                except MlflowException as error:
+                    if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                        raise
+
+        self._ask(delete)
 
     def log_text(self, mlflow_run_id: str, name: str, text: str) -> list[str]:
         """Uploads a text as an artifact; returns why it could not be, if so."""

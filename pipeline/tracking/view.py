@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import hostlist
 
 from pipeline.rundir import AttemptDir, RunDir, to_jsonable
+from pipeline.tracking.annotations import NOTHING_SAID, Annotations, read_annotations
 from pipeline.tracking.cursor import Cursor
 from pipeline.tracking.feed import Facts, journal_sizes
 from pipeline.tracking.points import Curves, metric_key
@@ -89,8 +90,10 @@ class View:
         asked = {metric_key(key): value for key, value in _flatten(self.experiment)}
         return planned | {key: value for key, value in asked.items() if key not in planned}
 
-    def tags(self, attempt: AttemptDir, ending: Ending, facts: Facts, curves: Curves) -> dict[str, str]:
-        """Tags by name, the note among them."""
+    def tags(
+        self, attempt: AttemptDir, ending: Ending, facts: Facts, curves: Curves, said: Annotations = NOTHING_SAID
+    ) -> dict[str, str]:
+        """Tags by name, the description and what people said among them."""
         handle = attempt.read_handle()
         left_out = len(self._all_params()) - MAX_PARAMS
         found = {
@@ -108,11 +111,12 @@ class View:
             "himori.cause": ending.end.cause.value if ending.end and ending.end.cause else None,
             "himori.params_left_out": str(left_out) if left_out > 0 else None,
             "mlflow.source.name": "himori",
-            "mlflow.note.content": self.note(ending),
+            "mlflow.note.content": self.note(ending) + said.markdown,
             **_provenance_tags(self.provenance),
             **_environment_tags(facts.environment),
             **_quality_tags(facts, curves),
             **_telemetry_tags(facts, curves),
+            **said.mlflow_tags,
         }
         return {key: _shortened(_storable(value)) for key, value in found.items() if value is not None}
 
@@ -136,6 +140,8 @@ def is_complete(run: RunDir, cursor: Cursor) -> bool:
     attempt = run.last_attempt()
     end = None if attempt is None else attempt.read_end()
     if attempt is None or end is None or cursor.sending:
+        return False
+    if cursor.annotations != read_annotations(run).mark:
         return False
     return cursor.end == Ending(attempt.number, end, started=True).mark and cursor.offsets == journal_sizes(run)
 
@@ -217,7 +223,8 @@ def _provenance_tags(provenance: Provenance | None) -> dict[str, str | None]:
         "himori.git.dirty": json.dumps(code.dirty) if code else None,
     }
     code_digest = {"himori.code": provenance.snapshot or None}
-    return {"himori.version": versions.pop("himori.himori", None), **versions, **git, **code_digest}
+    user = {"mlflow.user": provenance.user or None}
+    return {"himori.version": versions.pop("himori.himori", None), **versions, **git, **code_digest, **user}
 
 
 def _environment_tags(environment: Mapping[str, object]) -> dict[str, str | None]:
