@@ -17,7 +17,7 @@ from pipeline.rundir import RunDir, find_run, list_runs
 from pipeline.tracking.store import Store, resolve_store, store_of
 
 SYNC_MODULE = "pipeline.tracking.sync"
-MACHINE_LEARNING = "?workflowType=machine_learning"
+MACHINE_LEARNING = "#/experiments?workflowType=machine_learning"
 """MLflow 3 opens in a view of prompts and traces else."""
 LOOKED_AT = 20
 PORTION = 500

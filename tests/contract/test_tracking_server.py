@@ -143,7 +143,7 @@ def test_a_team_server_is_backed_up_while_it_runs_and_looked_at_restored(tmp_pat
 def look_around(url: str, ids: list[dict[str, str]], runs: tuple[RunDir, RunDir], folder: Path) -> None:
     shots = Path(os.environ.get("HIMORI_SCREENSHOTS", folder))
     experiment, (one, two) = ids[0]["experiment_id"], [each["mlflow_run_id"] for each in ids]
-    base = f"{url}/?workflowType=machine_learning#"
+    base, training = f"{url}/#", "workflowType=machine_learning"
     listed = f"/experiments/{experiment}"
     compare = f"/compare-runs?runs={json.dumps([one, two])}&experiments={json.dumps([experiment])}"
     compare = compare.replace('"', "%22").replace(" ", "")
@@ -156,7 +156,7 @@ def look_around(url: str, ids: list[dict[str, str]], runs: tuple[RunDir, RunDir]
     }
     with open_browser(folder / "profile") as browser:
         for name, (path, texts) in pages.items():
-            browser.open(base + path, *texts)
+            browser.open(f"{base}{path}{'&' if '?' in path else '?'}{training}", *texts)
             browser.shoot(shots / f"{name}.png")
     assert browser.errors == []
 
