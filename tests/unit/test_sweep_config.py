@@ -126,7 +126,7 @@ OVERRIDES = (
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(chosen=st.lists(st.sampled_from(OVERRIDES), min_size=1, max_size=3, unique=True), order=st.randoms())
 def test_a_point_equals_what_composing_it_alone_gives(chosen: list[tuple[str, ...]], order: random.Random) -> None:
     overrides = list({_key(text): text for group in chosen for text in group}.values())
