@@ -57,7 +57,7 @@ signal_slurmd() {
 (($# == 2)) || usage
 action=$1 node=$2
 load_saved_knobs || refuse "no cluster was ever started in $STATE"
-node_names | grep -qxF "$node" || refuse "$node isn't a node; there are: $(node_names | xargs)"
+node_names | grep -xF "$node" > /dev/null || refuse "$node isn't a node; there are: $(node_names | xargs)"
 case $action in
   start) start_node "$node" ;;
   kill) stop_process "node-$node" KILL ;;

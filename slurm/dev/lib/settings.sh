@@ -53,6 +53,7 @@ load_saved_knobs() {
   . "$STATE/etc/settings.sh"
 }
 
+# Ask it with `grep > /dev/null`: `grep -q` leaves at the first match, and pipefail takes the SIGPIPE for "not found".
 node_names() {
   local i
   for ((i = 1; i <= NODES; i++)); do echo "n$i"; done
@@ -75,7 +76,7 @@ check_looks() {
   local pair
   for pair in $LOOKS; do
     [[ $pair == *=?* ]] || refuse "LOOKS: '$pair' isn't of the form NODE=LOOK"
-    node_names | grep -qxF "${pair%%=*}" || refuse "LOOKS: ${pair%%=*} isn't a node; there are: $(node_names | xargs)"
+    node_names | grep -xF "${pair%%=*}" > /dev/null || refuse "LOOKS: ${pair%%=*} isn't a node; there are: $(node_names | xargs)"
     [[ -r $(look_file "${pair#*=}") ]] || refuse "LOOKS: no look '${pair#*=}'; there are: $(look_names)"
   done
 }
