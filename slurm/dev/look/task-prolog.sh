@@ -17,7 +17,7 @@ allocated() {
   local nodes cpus
   scontrol --details --oneliner show job "$SLURM_JOB_ID" | grep -oE '\bNodes=\S+ CPU_IDs=\S+' |
     while read -r nodes cpus; do
-      ! scontrol show hostnames "${nodes#Nodes=}" | grep -qxF "$node" || echo "${cpus#CPU_IDs=}"
+      ! scontrol show hostnames "${nodes#Nodes=}" | grep -xF "$node" > /dev/null || echo "${cpus#CPU_IDs=}"
     done
 }
 
