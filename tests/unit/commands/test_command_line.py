@@ -43,9 +43,9 @@ def test_planning_and_asking_import_nothing_heavy(arguments: list[str], tmp_path
         (["plan", "run_root='a%b'"], 2, "run_root"),
         (["submit", "experiment=demo"], 2, "cluster=local"),
         (
-            ["submit", "cluster=slurm", "hardware=dgx_h100", "precision=fp8", "recipe.global_batch=128"],
+            ["submit", "cluster=slurm", "hardware=dgx_h100", "precision.dtype=fp16", "recipe.global_batch=128"],
             7,
-            "low_precision",
+            "precision.dtype=fp16",
         ),
         (["plan", "--search", "experiment=demo"], 7, "GPU profile"),
         (["plan", "name=''"], 2, "name:"),
@@ -96,10 +96,13 @@ def test_search_names_overrides_that_can_be_typed(tmp_path: Path) -> None:
 
 
 def test_what_can_be_planned_but_not_trained_is_said(tmp_path: Path) -> None:
-    done = himori(
-        "plan", "hardware=dgx_h100", "precision=fp8", "model=llama3_8b", "recipe.global_batch=64", cwd=tmp_path
-    )
-    assert "planned only, can't be submitted yet" in done.stdout
+    asked = ["plan", "hardware=dgx_h100", "model=llama3_8b", "recipe.global_batch=64"]
+    half = himori(*asked, "precision.dtype=fp16", cwd=tmp_path)
+    assert half.returncode == 0
+    assert "planned only, can't be submitted yet\n  not trainable by this version: precision.dtype=fp16" in half.stdout
+    trainable = himori(*asked, "precision=fp8", cwd=tmp_path)
+    assert trainable.returncode == 0
+    assert "planned only" not in trainable.stdout
 
 
 def test_help_lists_the_groups_and_the_exit_codes(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ LADDER = ["experiment=blackwell_guide", "precision=bf16", "recipe.sequence_lengt
 
 
 def test_the_guides_figures_stand_beside_the_plans(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "-m", *LADDER, "--json", "--sort=-tokens_per_s"]) == 0
+    assert main(["plan", "-m", *LADDER, "--json", "--sort=+tokens_per_s"]) == 0
     document = json.loads(capsys.readouterr().out)
     said = {(row["model"], row["techniques.recompute"]): row["published"] for row in document["points"]}
     assert "51,000 tokens/s" in said["guide_1b", "full"]
