@@ -45,7 +45,7 @@ def test_a_worker_that_fails_is_named_with_its_last_line(site: Site) -> None:
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.faults), 3])
 def test_kill_9_of_a_worker_ends_the_run_with_the_rank_named(site: Site, rank: int) -> None:
     run = site.submit(LONG)
     run.wait_for_step()
@@ -58,7 +58,7 @@ def test_kill_9_of_a_worker_ends_the_run_with_the_rank_named(site: Site, rank: i
     run.assert_nothing_left()
 
 
-@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("rank", [0, pytest.param(3, marks=pytest.mark.faults)])
 def test_kill_9_of_a_supervisor_ends_the_run_with_the_rank_named(site: Site, rank: int) -> None:
     run = site.submit(LONG)
     run.wait_for_step()
