@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import sys
 import traceback
@@ -34,7 +35,10 @@ def main(arguments: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     # The usual way out joins the threads of process groups, which wait for peers that may never answer; the
-    # supervisor has to see the end at once to stop those peers.
+    # supervisor has to see the end at once to stop those peers. Helper processes, such as the one through which
+    # Megatron-Core hands on the results of a checkpoint's writers, would stay behind.
+    for process in multiprocessing.active_children():
+        process.kill()
     os._exit(code)
 
 

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,29 @@ def test_a_run_directory_that_the_node_does_not_see_is_named(tmp_path: Path) -> 
     (ended,) = run_workers(RunDir(tmp_path / "gone"), ranks=1)
     assert ended.exit_code == 2
     assert str(tmp_path / "gone") in last_line(ended)
+
+
+def test_no_process_stays_behind_a_worker_that_wrote_checkpoints(tmp_path: Path) -> None:
+    experiment = tiny_experiment(steps=1)
+    experiment.recipe.checkpoint_every_steps = 1
+    mark = {"MARKED_BY": str(tmp_path)}
+    (ended,) = run_workers(write_run(tmp_path, experiment, plan_for(experiment)), ranks=1, further=mark)
+    assert ended.of_kind("checkpoint")
+    deadline = time.monotonic() + 20
+    while (left := _processes_with(f"MARKED_BY={tmp_path}")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+
+
+def _processes_with(variable: str) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if variable.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:  # ended meanwhile
+            continue
+    return found
 
 
 def test_events_go_to_the_leaders_socket(tmp_path: Path) -> None:
