@@ -28,13 +28,16 @@ def test_ctrl_c_leaves_the_run_alone(local_site: Site) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
         assert shell.stdout
         run_id = shell.stdout.readline().split()[1]
-        journal = local_site.run_root / run_id / "attempts" / "1" / "journal" / "local.jsonl"
-        wait_until(lambda: journal.exists() and '"metrics"' in journal.read_text(), 120, "the first step")
-        os.killpg(shell.pid, signal.SIGINT)
-        assert shell.wait(20) == 130
-        assert "the run goes on" in shell.stdout.read()
-    assert json.loads(local_site.himori("status", "--json", run_id).stdout)[0]["state"] == "RUNNING"
-    assert "CANCELLED" in local_site.himori("cancel", run_id).stdout
+        try:
+            journal = local_site.run_root / run_id / "attempts" / "1" / "journal" / "local.jsonl"
+            wait_until(lambda: journal.exists() and '"metrics"' in journal.read_text(), 120, "the first step")
+            os.killpg(shell.pid, signal.SIGINT)
+            assert shell.wait(60) == 130
+            assert "the run goes on" in shell.stdout.read()
+            assert json.loads(local_site.himori("status", "--json", run_id).stdout)[0]["state"] == "RUNNING"
+        finally:
+            cancelled = local_site.himori("cancel", run_id).stdout
+    assert "CANCELLED" in cancelled
 
 
 def test_a_rank_that_never_reports_ends_the_run_in_time(local_site: Site, tmp_path: Path) -> None:
@@ -49,7 +52,7 @@ def test_a_rank_that_never_reports_ends_the_run_in_time(local_site: Site, tmp_pa
         f"cluster.python={slow}", "cluster.rendezvous_timeout_s=20", "tracking.finish_timeout_s=8", LONG
     )
     assert run.wait() == 5
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 180
     assert "ranks 2 did not report within 20 s" in run.end()["message"]
     run.assert_nothing_left(60)
 
