@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
 from support.cli import HIMORI, Run, Site, wait_until
 
 KILL_AT = Path(__file__).parents[1] / "support" / "kill_at"
@@ -39,6 +40,7 @@ def count_effects(site: Site, root: Path) -> int:
     return len(effects)
 
 
+@pytest.mark.timeout(900)  # some thirty submissions
 def test_killed_before_every_effect(site: Site, tmp_path: Path) -> None:
     effects = count_effects(site, tmp_path / "counted")
     states = []

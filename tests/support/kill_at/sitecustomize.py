@@ -13,6 +13,8 @@ import threading
 from pathlib import Path
 
 EFFECTS = ("os.rename", "os.mkdir", "subprocess.Popen")
+IN_SNAPSHOT = "/code/"
+"""Folders of the copied code are one effect: the copy counts for nothing until it is renamed."""
 
 if "KILL_AT" in os.environ and "submit" in sys.orig_argv and "pipeline" in sys.orig_argv:
     seen = []
@@ -21,6 +23,8 @@ if "KILL_AT" in os.environ and "submit" in sys.orig_argv and "pipeline" in sys.o
         """Counts effects and ends the process before the one that was asked for."""
         is_claim = event == "open" and "/points/" in str(arguments[0]) and int(str(arguments[2])) & os.O_EXCL
         if event not in EFFECTS and not is_claim:
+            return
+        if event == "os.mkdir" and IN_SNAPSHOT in str(arguments[0]) and any(IN_SNAPSHOT in effect for effect in seen):
             return
         seen.append(f"{event} {arguments[:2]}")
         if len(seen) == int(os.environ["KILL_AT"]):
